@@ -1,6 +1,6 @@
 //! Input files, opened so that no wait is endless.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -95,8 +95,15 @@ pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
 
 /// Reads a text of at most [`BYTES`], because an endless file would fill the memory.
 pub(super) fn read(path: &Path, phase: Phase) -> io::Result<String> {
+    Ok(read_with_state(path, phase)?.0)
+}
+
+/// Reads like [`read`]; also returns the metadata that the file had before.
+pub(super) fn read_with_state(path: &Path, phase: Phase) -> io::Result<(String, Metadata)> {
     let mut text = String::new();
-    open(path, phase)?
+    let input = open(path, phase)?;
+    let data = input.file().metadata()?;
+    input
         .take(BYTES + 1)
         .read_to_string(&mut text)
         .map_err(|error| match error.kind() {
@@ -106,5 +113,5 @@ pub(super) fn read(path: &Path, phase: Phase) -> io::Result<String> {
     if text.len() as u64 > BYTES {
         return Err(io::Error::other("it has more than 4 MiB"));
     }
-    Ok(text)
+    Ok((text, data))
 }

@@ -2,6 +2,7 @@
 //! or by swapping a symlink on its path.
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -10,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -38,24 +40,50 @@ const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::MOVE_SELF);
 
 /// The state of a file that its readers would notice: device, inode, size, and time of the last
-/// change; `None` if there is no file.
-type Fingerprint = Option<(u64, u64, u64, (i64, i64))>;
+/// change.
+type State = (u64, u64, u64, (i64, i64));
+
+/// The state of a file; `None` if there is none.
+type Fingerprint = Option<State>;
+
+/// The last write of this process to a file that is watched, which is no change.
+#[derive(Clone, Debug, Default)]
+pub struct OwnWrites(Arc<Mutex<Fingerprint>>);
+
+impl OwnWrites {
+    /// Notes the file that `write` puts in its place. No watch looks meanwhile.
+    pub(crate) fn note(
+        &self,
+        write: impl FnOnce() -> io::Result<Metadata>,
+    ) -> io::Result<Metadata> {
+        let mut last = self.0.lock();
+        let written = write()?;
+        *last = Some(of(&written));
+        Ok(written)
+    }
+
+    fn is(&self, found: Fingerprint) -> bool {
+        found.is_some() && *self.0.lock() == found
+    }
+}
 
 /// A watch over files.
 pub struct Watch {
     files: Vec<PathBuf>,
     events: AsyncFd<OwnedFd>,
     seen: Vec<Fingerprint>,
+    own: OwnWrites,
     /// True while a part cannot be watched; this is logged once.
     is_partial: bool,
 }
 
 impl Watch {
-    /// Watches `files`, which were read after `begun`. Must be called inside a tokio runtime.
+    /// Watches `files`, which were read after `begun`, for the changes of others than `own`. Must be
+    /// called inside a tokio runtime.
     ///
     /// # Errors
     /// Fails if the system has no more inotify instances (inotify(7)).
-    pub fn new(files: Vec<PathBuf>, begun: SystemTime) -> io::Result<Self> {
+    pub fn new(files: Vec<PathBuf>, begun: SystemTime, own: OwnWrites) -> io::Result<Self> {
         let begun = begun
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
@@ -70,6 +98,7 @@ impl Watch {
             files,
             events: instance()?,
             seen,
+            own,
             is_partial: false,
         })
     }
@@ -80,8 +109,10 @@ impl Watch {
             // Done before looking at the files, so that no change between the two is missed.
             let is_whole = self.renew();
             let now: Vec<_> = self.files.iter().map(|file| fingerprint(file)).collect();
-            if now != self.seen {
-                self.seen = now;
+            let mut files = now.iter().zip(&self.seen);
+            let is_changed = files.any(|(now, seen)| now != seen && !self.own.is(*now));
+            self.seen = now;
+            if is_changed {
                 wanted.notify_one();
             }
             if is_whole {
@@ -195,11 +226,10 @@ fn places(file: &Path) -> Vec<PathBuf> {
 }
 
 fn fingerprint(file: &Path) -> Fingerprint {
-    let data = std::fs::metadata(file).ok()?;
-    Some((
-        data.dev(),
-        data.ino(),
-        data.size(),
-        (data.ctime(), data.ctime_nsec()),
-    ))
+    std::fs::metadata(file).ok().as_ref().map(of)
+}
+
+fn of(data: &Metadata) -> State {
+    let changed = (data.ctime(), data.ctime_nsec());
+    (data.dev(), data.ino(), data.size(), changed)
 }

@@ -20,24 +20,24 @@ fn policy() -> String {
 }
 
 /// A running sandbox that asks.
-struct Asking<'l> {
+pub(super) struct Asking<'l> {
     lab: &'l Lab,
     started: Started<'l>,
 }
 
 impl<'l> Asking<'l> {
-    fn start(lab: &'l Lab, policy: &str, command: &[&str]) -> Self {
+    pub(super) fn start(lab: &'l Lab, policy: &str, command: &[&str]) -> Self {
         Self::of(lab.sandbox(policy), lab, command)
     }
 
-    fn of(sandbox: Sandbox<'l>, lab: &'l Lab, command: &[&str]) -> Self {
+    pub(super) fn of(sandbox: Sandbox<'l>, lab: &'l Lab, command: &[&str]) -> Self {
         let started = sandbox.args(&["--name", "web", "--ask"]).start(command);
         super::ssh::wait_for(lab, "PROC:LAUNCH");
         Self { lab, started }
     }
 
     /// Runs `openshell-sandbox approvals` with `words`; returns what it printed, and its exit code.
-    fn approvals(&self, words: &str) -> (String, i32) {
+    pub(super) fn approvals(&self, words: &str) -> (String, i32) {
         approvals(self.lab, words)
     }
 
@@ -62,7 +62,7 @@ impl<'l> Asking<'l> {
     }
 
     /// Returns the only question under which something waits.
-    fn held(&self) -> Value {
+    pub(super) fn held(&self) -> Value {
         let is_held = |question: &Value| question["state"] == "held";
         let questions = self.questions(|questions| questions.iter().any(is_held));
         questions.into_iter().find(is_held).unwrap()
@@ -70,13 +70,13 @@ impl<'l> Asking<'l> {
 
     /// Gives `answer` to `question`; it must be taken.
     #[track_caller]
-    fn decide(&self, question: &Value, answer: &str) {
+    pub(super) fn decide(&self, question: &Value, answer: &str) {
         let id = question["id"].as_str().unwrap();
         let (said, code) = self.approvals(&format!("decide {id} {answer}"));
         assert_eq!(code, 0, "{said}");
     }
 
-    fn wait(self) -> Finished {
+    pub(super) fn wait(self) -> Finished {
         self.started.wait()
     }
 }
@@ -88,7 +88,7 @@ fn approvals(lab: &Lab, words: &str) -> (String, i32) {
     (text.to_owned(), code.parse().unwrap())
 }
 
-fn line(question: &Value) -> &str {
+pub(super) fn line(question: &Value) -> &str {
     question["lines"][0]["yaml"].as_str().unwrap()
 }
 
@@ -670,14 +670,14 @@ fn a_message_is_asked_with_all_that_it_holds_and_secrets_are_masked() {
 }
 
 /// The list in a terminal of tmux.
-struct List<'l> {
+pub(super) struct List<'l> {
     lab: &'l Lab,
     socket: String,
 }
 
 impl<'l> List<'l> {
     /// Opens the list, in a terminal with this many columns and rows.
-    fn open(lab: &'l Lab, size: (u16, u16)) -> Self {
+    pub(super) fn open(lab: &'l Lab, size: (u16, u16)) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = lab.folder("tmux").join(number.to_string());
@@ -699,7 +699,7 @@ impl<'l> List<'l> {
         lab.shell(&format!("TERM=xterm-256color tmux -S {socket} {words}"))
     }
 
-    fn keys(&self, keys: &str) {
+    pub(super) fn keys(&self, keys: &str) {
         self.tmux(&format!("send-keys {keys}"));
     }
 
@@ -709,7 +709,7 @@ impl<'l> List<'l> {
 
     /// Waits until the screen shows `text`.
     #[track_caller]
-    fn shows(&self, text: &str) -> String {
+    pub(super) fn shows(&self, text: &str) -> String {
         lab::wait_for(
             || Some(self.screen()).filter(|screen| screen.contains(text)),
             || format!("{text}: {}\n{}", self.screen(), self.lab.log()),
@@ -736,7 +736,7 @@ impl<'l> List<'l> {
 
     /// Presses `key` until the screen shows `text`: a key that comes too soon has no effect.
     #[track_caller]
-    fn press_until(&self, key: &str, text: &str) {
+    pub(super) fn press_until(&self, key: &str, text: &str) {
         lab::wait_until(
             || {
                 self.keys(key);

@@ -50,6 +50,7 @@ mod publish;
 mod relay;
 mod reload;
 mod requests;
+mod saving;
 mod schemas;
 mod sdks;
 mod sites;

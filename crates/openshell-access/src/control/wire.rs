@@ -36,9 +36,16 @@ pub enum Answer {
     Decide {
         /// The id of the question.
         id: String,
-        /// `once`, `run`, `deny` or `deny_run`.
+        /// `once`, `run`, `save`, `deny` or `deny_run`.
         decision: String,
         /// The line that permits it, counted from 0.
+        line: usize,
+    },
+    /// Says what saving a line would change, and answers nothing.
+    Preview {
+        /// The id of the question.
+        id: String,
+        /// The line, counted from 0.
         line: usize,
     },
     /// Takes back the grant with this id.
@@ -113,6 +120,8 @@ pub struct Grant {
     pub yaml: String,
     /// What it permits.
     pub permits: Vec<String>,
+    /// The file in which the line stays.
+    pub kept_in: Option<String>,
 }
 
 /// A command to start.

@@ -1,6 +1,9 @@
 //! Answers to questions.
 
+use std::borrow::Cow;
 use std::fmt;
+
+use crate::approvals::keep::Difference;
 
 /// What a person decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +12,8 @@ pub enum Decision {
     Once,
     /// The line holds until the sandbox ends.
     Run,
+    /// The line holds until the sandbox ends, and is written to where the next run finds it.
+    Save,
     /// What is held is refused.
     Deny,
     /// What is held is refused, and what is equal is not asked again.
@@ -17,7 +22,7 @@ pub enum Decision {
 
 impl Decision {
     /// All decisions.
-    pub const ALL: [Self; 4] = [Self::Once, Self::Run, Self::Deny, Self::DenyRun];
+    pub const ALL: [Self; 5] = [Self::Once, Self::Run, Self::Save, Self::Deny, Self::DenyRun];
 
     /// Returns the word, which is the same in all inputs and outputs.
     #[must_use]
@@ -25,6 +30,7 @@ impl Decision {
         match self {
             Self::Once => "once",
             Self::Run => "run",
+            Self::Save => "save",
             Self::Deny => "deny",
             Self::DenyRun => "deny_run",
         }
@@ -41,6 +47,15 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// What an answer has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// The grant for the run.
+    pub grant: Option<String>,
+    /// What was written, or why nothing was; `None` if nothing was to be.
+    pub kept: Option<Result<Difference, String>>,
 }
 
 /// What was answered without a decision, or after one that a refusal names.
@@ -64,7 +79,7 @@ pub enum Unanswered {
     Stale,
     /// The question does not take this answer.
     #[error("{0}")]
-    Unfit(&'static str),
+    Unfit(Cow<'static, str>),
 }
 
 /// Who has answered.

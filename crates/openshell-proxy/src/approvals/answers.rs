@@ -1,17 +1,21 @@
 //! What persons see of the questions, and what their answers do.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::approvals::answer::{Answerer, Decision, Unanswered};
+use crate::approvals::answer::{Answerer, Decision, Done, Unanswered};
 use crate::approvals::desk::Desk;
 use crate::approvals::grants::{Grant, Granted};
+use crate::approvals::keep::Difference;
 use crate::approvals::line::{Proposed, permits};
 use crate::approvals::question::{QuestionId, Shown};
 use crate::approvals::state::{Stage, Turn};
+use crate::approvals::wish::Wish;
+use crate::decide::own_lines::OwnLines;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Dropped, PolicyStore};
 
@@ -82,6 +86,14 @@ fn examine(shown: &Shown, proposed: &Proposed, in_force: &Arc<Snapshot>) -> Exam
         Some(permits) if permits == proposed.permits => Examined::Same,
         Some(_) | None => Examined::Stale,
     }
+}
+
+/// Returns the `line` of a question, counted from the narrowest.
+fn chosen(shown: &Shown, line: usize) -> Result<&Proposed, Unanswered> {
+    let chosen = shown.lines.get(line);
+    chosen.ok_or(Unanswered::Unfit(
+        "the question has no such line; they are counted from 1".into(),
+    ))
 }
 
 /// How an answer stands to the policy of its moment.
@@ -200,7 +212,7 @@ impl Desk {
     }
 
     /// Answers the question `id` with `decision`; a permission is by its `line`, counted from the
-    /// narrowest. Returns the id of the grant for the run. Blocks.
+    /// narrowest. Blocks.
     ///
     /// # Errors
     /// The question is not open, the policy of this moment makes the line permit something else, or
@@ -211,7 +223,7 @@ impl Desk {
         decision: Decision,
         line: usize,
         by: Answerer,
-    ) -> Result<Option<String>, Unanswered> {
+    ) -> Result<Done, Unanswered> {
         let taken = self.state.lock().take(id);
         let (id, shown, stage) = taken.ok_or(Unanswered::Gone)?;
         let decided = self.decide_taken(&id, &shown, stage, decision, line, by);
@@ -235,18 +247,16 @@ impl Desk {
         decision: Decision,
         line: usize,
         by: Answerer,
-    ) -> Result<Option<String>, Unanswered> {
+    ) -> Result<Done, Unanswered> {
         if stage != Stage::Held && matches!(decision, Decision::Once | Decision::Deny) {
             return Err(Unanswered::Unfit(
-                "nothing waits under this question any more; it takes run or deny_run",
+                "nothing waits under this question any more; it takes run, save or deny_run".into(),
             ));
         }
-        let proposed = shown.lines.get(line).ok_or(Unanswered::Unfit(
-            "the question has no such line; they are counted from 1",
-        ))?;
+        let proposed = chosen(shown, line)?;
         match decision {
             Decision::Once => self.once(id, shown, proposed, by),
-            Decision::Run => self.for_run(id, shown, proposed, by).map(Some),
+            Decision::Run | Decision::Save => self.for_run(id, shown, proposed, decision, by),
             Decision::Deny | Decision::DenyRun => {
                 let mut state = self.state.lock();
                 state.finish(id, decision.as_str(), || Turn::Denied);
@@ -263,7 +273,7 @@ impl Desk {
                 if is_muted {
                     self.reporter.mutes(&program);
                 }
-                Ok(None)
+                Ok(Done::default())
             }
         }
     }
@@ -275,9 +285,9 @@ impl Desk {
         shown: &Arc<Shown>,
         proposed: &Proposed,
         by: Answerer,
-    ) -> Result<Option<String>, Unanswered> {
+    ) -> Result<Done, Unanswered> {
         let examined = examine(shown, proposed, &self.policy.load());
-        let next = QuestionId::new().map_err(|_| Unanswered::Unfit("there is no new id"))?;
+        let next = QuestionId::new().map_err(|_| Unanswered::Unfit("there is no new id".into()))?;
         let mut state = self.state.lock();
         match examined {
             Examined::Stale => return Err(Unanswered::Stale),
@@ -298,18 +308,53 @@ impl Desk {
         if are_others {
             self.reporter.asked(&next, shown);
         }
-        Ok(None)
+        Ok(Done::default())
     }
 
-    /// Adds the line `proposed` for the run; returns the id of the grant, which is empty if the policy
-    /// permits what was asked by now.
+    /// Returns what writing the chosen `line` of the question `id` would change. Blocks.
+    ///
+    /// # Errors
+    /// The question is not open, or its line cannot be written.
+    pub fn difference(&self, id: &str, line: usize) -> Result<Difference, Unanswered> {
+        let shown = self.state.lock().shown(id).ok_or(Unanswered::Gone)?;
+        self.may_keep(&shown, chosen(&shown, line)?)
+    }
+
+    /// Checks that `proposed` can be written, and that it then permits exactly what was shown.
+    fn may_keep(&self, shown: &Shown, proposed: &Proposed) -> Result<Difference, Unanswered> {
+        let program = &shown.wish.caller.program.executable;
+        if (self.is_writable)(Path::new(program)) {
+            let why = format!("{program} can be changed by what runs inside, so it is never saved");
+            return Err(Unanswered::Unfit(why.into()));
+        }
+        let wish = Wish {
+            own: OwnLines::default(),
+            ..shown.wish.clone()
+        };
+        let alone = permits(&wish, &self.policy.base(), &proposed.line);
+        if alone.as_ref() != Some(&proposed.permits) {
+            return Err(Unanswered::Unfit(
+                "without what was permitted for the run the line would permit something else than \
+                 was shown"
+                    .into(),
+            ));
+        }
+        let difference = self.keep.difference(&proposed.yaml);
+        difference.map_err(|why| Unanswered::Unfit(why.into()))
+    }
+
+    /// Adds the line `proposed` for the run, and writes it if it is to be saved.
     fn for_run(
         &self,
         id: &QuestionId,
         shown: &Shown,
         proposed: &Proposed,
+        decision: Decision,
         by: Answerer,
-    ) -> Result<String, Unanswered> {
+    ) -> Result<Done, Unanswered> {
+        if decision == Decision::Save {
+            self.may_keep(shown, proposed)?;
+        }
         let mut grant = None;
         for _ in 0..ROUNDS {
             let current = self.policy.load();
@@ -329,7 +374,8 @@ impl Desk {
             let mut state = self.state.lock();
             if state.grants.for_run().len() >= PolicyStore::LINES {
                 return Err(Unanswered::Unfit(
-                    "as many lines as there may be were added in this run; take one back first",
+                    "as many lines as there may be were added in this run; take one back first"
+                        .into(),
                 ));
             }
             let line = proposed.line.clone();
@@ -342,33 +388,54 @@ impl Desk {
             self.state.lock().grants.remove(&added);
         }
         let grant = grant.ok_or(Unanswered::Stale)?;
+        let grant = Some(grant).filter(|grant| !grant.is_empty());
+        let kept = grant
+            .as_ref()
+            .filter(|_| decision == Decision::Save)
+            .map(|grant| self.write(grant, &proposed.yaml));
+        let scope = match &kept {
+            Some(Ok(_)) => Decision::Save,
+            Some(Err(_)) | None => Decision::Run,
+        };
         let mut state = self.state.lock();
-        if grant.is_empty() {
-            state.finish(id, PERMITTED, || Turn::Judge);
+        if grant.is_some() {
+            state.grants.note(scope.as_str(), &proposed.yaml);
+            state.finish(id, scope.as_str(), || Turn::Judge);
         } else {
-            state.grants.note(Decision::Run.as_str(), &proposed.yaml);
-            state.finish(id, Decision::Run.as_str(), || Turn::Judge);
+            state.finish(id, PERMITTED, || Turn::Judge);
         }
         let program = self.counted_as(&shown.wish.caller.program.executable);
         state.bounds.permit(&program);
         drop(state);
-        let named = Some(grant.as_str()).filter(|grant| !grant.is_empty());
-        self.reporter.granted(id, shown, Decision::Run, named, by);
-        Ok(grant)
+        self.reporter
+            .granted(id, shown, scope, grant.as_deref(), by);
+        Ok(Done { grant, kept })
     }
 
-    /// Takes back the grant with this `id`; returns its line as text. What only that grant permitted
-    /// closes. Blocks.
+    /// Writes the line `yaml` of `grant`, so that the next run has it too.
+    fn write(&self, grant: &str, yaml: &str) -> Result<Difference, String> {
+        let grants = self.grants();
+        let for_run = grants
+            .into_iter()
+            .filter(|other| other.id != grant && other.kept_in.is_none())
+            .map(|other| other.yaml);
+        let written = self.keep.keep(yaml, &for_run.collect::<Vec<_>>())?;
+        self.state.lock().grants.is_kept(grant, &written.file);
+        Ok(written)
+    }
+
+    /// Takes back the grant with this `id`, and returns it. What only that grant permitted closes, and
+    /// a line that was written stays in its file. Blocks.
     ///
     /// # Errors
     /// There is no such grant.
-    pub fn revoke(&self, id: &str, by: Answerer) -> Result<String, Unanswered> {
+    pub fn revoke(&self, id: &str, by: Answerer) -> Result<Grant, Unanswered> {
         let grant = self.state.lock().grants.remove(id);
         let grant = grant.ok_or(Unanswered::Gone)?;
         self.policy.remove(&grant.line);
         self.reporter.revoked(&grant, Some(by), "");
         self.note_change();
-        Ok(grant.yaml)
+        Ok(grant)
     }
 
     /// Notes the lines that a new policy has `dropped`.

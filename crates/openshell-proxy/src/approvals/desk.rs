@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::approvals::answer::Asked;
+use crate::approvals::keep::Keep;
 use crate::approvals::question::{QuestionId, Shown, TEXT_BYTES};
 use crate::approvals::reporter::Reporter;
 use crate::approvals::state::{Stage, State, Turn};
@@ -43,7 +44,8 @@ pub struct Settings {
 pub struct Desk {
     pub(super) settings: Settings,
     pub(super) policy: Arc<PolicyStore>,
-    is_writable: IsWritable,
+    pub(super) is_writable: IsWritable,
+    pub(super) keep: Box<dyn Keep>,
     pub(super) reporter: Reporter,
     pub(super) state: Mutex<State>,
     /// Counts the changes that lists show.
@@ -107,18 +109,20 @@ impl Drop for Ticket {
 }
 
 impl Desk {
-    /// Creates a desk for what `policy` refuses.
+    /// Creates a desk for what `policy` refuses, whose lines `keep` writes.
     #[must_use]
     pub fn new(
         settings: Settings,
         policy: Arc<PolicyStore>,
         is_writable: IsWritable,
+        keep: Box<dyn Keep>,
         audit: Arc<dyn Audit>,
     ) -> Arc<Self> {
         Arc::new(Self {
             settings,
             policy,
             is_writable,
+            keep,
             reporter: Reporter::new(audit),
             state: Mutex::default(),
             changes: watch::Sender::new(0),

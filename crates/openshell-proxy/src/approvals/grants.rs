@@ -6,7 +6,7 @@ use crate::decide::line::Line;
 const REMEMBERED: usize = 1_000;
 
 /// A line that a person has added for the run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Its id, such as `g1`.
     pub id: String,
@@ -14,13 +14,15 @@ pub struct Grant {
     pub yaml: String,
     /// What it permits, in words.
     pub permits: Vec<String>,
+    /// The file in which the line stays.
+    pub kept_in: Option<String>,
     pub(super) line: Line,
 }
 
 /// Something that a person has permitted, for the summary of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// `once` or `run`.
+    /// `once`, `run` or `save`.
     pub scope: &'static str,
     /// The line as text.
     pub yaml: String,
@@ -45,6 +47,7 @@ impl Grants {
             id: id.clone(),
             yaml: yaml.to_owned(),
             permits: permits.to_vec(),
+            kept_in: None,
             line,
         });
         id
@@ -61,6 +64,14 @@ impl Grants {
                 yaml: yaml.to_owned(),
                 count: 1,
             });
+        }
+    }
+
+    /// Notes that the line of the grant with this `id` stays in `file`.
+    pub(super) fn is_kept(&mut self, id: &str, file: &str) {
+        let mut grants = self.for_run.iter_mut();
+        if let Some(grant) = grants.find(|grant| grant.id == id) {
+            grant.kept_in = Some(file.to_owned());
         }
     }
 

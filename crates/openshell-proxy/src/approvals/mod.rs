@@ -11,6 +11,7 @@ pub mod askable;
 mod bounds;
 pub mod desk;
 pub mod grants;
+pub mod keep;
 mod line;
 mod marks;
 pub mod question;

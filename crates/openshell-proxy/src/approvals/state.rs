@@ -237,6 +237,13 @@ impl State {
         }
     }
 
+    /// Returns what the question `id` shows.
+    pub(super) fn shown(&self, id: &str) -> Option<Arc<Shown>> {
+        let mut questions = self.questions.iter();
+        let (_, entry) = questions.find(|(known, _)| known.as_str() == id)?;
+        Some(Arc::clone(&entry.shown))
+    }
+
     /// Returns the question that shows the same as `shown`.
     pub(super) fn find(&self, shown: &Shown) -> Option<QuestionId> {
         let mut questions = self.questions.iter();

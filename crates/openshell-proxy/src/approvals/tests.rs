@@ -7,10 +7,12 @@ use std::time::Duration;
 use hyper::Method;
 use openshell_events::reason::ReasonCode;
 use openshell_policy::yaml;
+use parking_lot::Mutex;
 
-use crate::approvals::answer::{Answerer, Asked, Decision, Unanswered};
+use crate::approvals::answer::{Answerer, Asked, Decision, Done, Unanswered};
 use crate::approvals::answers::Listed;
 use crate::approvals::desk::{Desk, Outcome, Settings};
+use crate::approvals::keep::{Difference, Keep};
 use crate::approvals::wish::{Wish, WishedBody, WishedMessage, WishedRequest};
 use crate::decide::message::Message;
 use crate::decide::own_lines::OwnLines;
@@ -31,7 +33,37 @@ const BY: Answerer = Answerer {
 const RULES: &str = "{host: api.test, port: 443, protocol: rest, enforcement: enforce, access: \
                      read-only}";
 
+/// A file in memory, or a full disk.
+#[derive(Clone, Debug, Default)]
+struct Shelf {
+    lines: Arc<Mutex<Vec<String>>>,
+    is_full: bool,
+}
+
+impl Keep for Shelf {
+    fn difference(&self, line: &str) -> Result<Difference, String> {
+        Ok(Difference {
+            file: "policy.yaml".to_owned(),
+            first: Some(self.lines.lock().len() + 1),
+            lines: vec![line.to_owned()],
+        })
+    }
+
+    fn keep(&self, line: &str, _: &[String]) -> Result<Difference, String> {
+        if self.is_full {
+            return Err("the disk is full".to_owned());
+        }
+        let difference = self.difference(line);
+        self.lines.lock().push(line.to_owned());
+        difference
+    }
+}
+
 fn desk_over(policy: Snapshot) -> (Arc<Desk>, Arc<PolicyStore>) {
+    desk_with(policy, Shelf::default())
+}
+
+fn desk_with(policy: Snapshot, shelf: Shelf) -> (Arc<Desk>, Arc<PolicyStore>) {
     let store = Arc::new(PolicyStore::new(policy));
     let settings = Settings {
         hold: HOLD,
@@ -39,7 +71,13 @@ fn desk_over(policy: Snapshot) -> (Arc<Desk>, Arc<PolicyStore>) {
     };
     let is_writable = Box::new(|path: &std::path::Path| path.starts_with("/tmp"));
     let audit = Arc::new(testing::Remembered::default());
-    let desk = Desk::new(settings, Arc::clone(&store), is_writable, audit);
+    let desk = Desk::new(
+        settings,
+        Arc::clone(&store),
+        is_writable,
+        Box::new(shelf),
+        audit,
+    );
     (desk, store)
 }
 
@@ -151,7 +189,7 @@ async fn a_connection_is_asked_with_a_line_that_only_reads() {
     assert!(!question.lines[0].is_dangerous && question.lines[1].is_dangerous);
     assert_eq!(question.seconds_left, HOLD.as_secs() - 1);
     let id = question.id.to_string();
-    assert_eq!(desk.decide(&id, Decision::Once, 0, BY), Ok(None));
+    assert_eq!(desk.decide(&id, Decision::Once, 0, BY), Ok(Done::default()));
     let outcome = waiting.await.unwrap();
     let Outcome::Once(own, _) = outcome else {
         panic!("{outcome:?}");
@@ -207,7 +245,8 @@ async fn a_request_is_asked_with_exactly_its_method_and_path_and_then_wider() {
         ]
     );
     let id = questions[0].id.to_string();
-    let grant = desk.decide(&id, Decision::Run, 0, BY).unwrap().unwrap();
+    let done = desk.decide(&id, Decision::Run, 0, BY).unwrap();
+    let grant = done.grant.unwrap();
     assert!(matches!(waiting.await.unwrap(), Outcome::Judge(_)));
     assert_eq!(store.load().generation(), 2);
     assert!(wish.judge(&store.load()).is_ok());
@@ -217,6 +256,7 @@ async fn a_request_is_asked_with_exactly_its_method_and_path_and_then_wider() {
     assert!(
         desk.revoke(&grant, BY)
             .unwrap()
+            .yaml
             .starts_with("ask_api.test_443")
     );
     assert!(wish.judge(&store.load()).is_err());
@@ -286,10 +326,13 @@ async fn an_answer_meets_the_policy_of_its_moment() {
              deny_rules: [{method: POST, path: \"/v1\"}]}",
             Err(Unanswered::Stale),
         ),
-        ("{host: api.test, port: 443, tls: skip}", Ok(None)),
+        (
+            "{host: api.test, port: 443, tls: skip}",
+            Ok(Done::default()),
+        ),
         (
             "{host: api.test, port: 443, protocol: rest, enforcement: enforce, access: full}",
-            Ok(None),
+            Ok(Done::default()),
         ),
     ] {
         let (desk, store) = desk(RULES);
@@ -699,4 +742,60 @@ async fn a_question_that_nothing_waits_under_keeps_no_large_body() {
     waiting.abort();
     let _ = waiting.await;
     assert!(listed(&desk, 0).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_saved_holds_for_the_run_and_is_written() {
+    let shelf = Shelf::default();
+    let (desk, store) = desk_with(testing::snapshot(1, RULES), shelf.clone());
+    let wish = request("api.test:443", Method::POST, "/v1");
+    let waiting = ask(&desk, wish.clone());
+    let question = listed(&desk, 1).await.remove(0);
+    let id = question.id.to_string();
+    let shown = desk.difference(&id, 0).unwrap();
+    assert_eq!(shown.lines, [question.lines[0].yaml.clone()]);
+    assert!(shelf.lines.lock().is_empty(), "only shown");
+    let done = desk.decide(&id, Decision::Save, 0, BY).unwrap();
+    assert_eq!(done.kept, Some(Ok(shown)));
+    assert!(matches!(waiting.await.unwrap(), Outcome::Judge(_)));
+    assert!(wish.judge(&store.load()).is_ok());
+    assert_eq!(*shelf.lines.lock(), [question.lines[0].yaml.clone()]);
+    let grant = desk.revoke(&done.grant.unwrap(), BY).unwrap();
+    assert_eq!(grant.kept_in.as_deref(), Some("policy.yaml"));
+    assert!(wish.judge(&store.load()).is_err());
+}
+
+#[tokio::test]
+async fn a_line_that_cannot_be_written_holds_for_the_run() {
+    let shelf = Shelf {
+        is_full: true,
+        ..Shelf::default()
+    };
+    let (desk, store) = desk_with(testing::snapshot(1, RULES), shelf);
+    let wish = request("api.test:443", Method::POST, "/v1");
+    let waiting = ask(&desk, wish.clone());
+    let id = listed(&desk, 1).await[0].id.to_string();
+    let done = desk.decide(&id, Decision::Save, 0, BY).unwrap();
+    assert_eq!(done.kept, Some(Err("the disk is full".to_owned())));
+    assert!(matches!(waiting.await.unwrap(), Outcome::Judge(_)));
+    assert!(wish.judge(&store.load()).is_ok());
+    assert_eq!(desk.granted()[0].scope, "run");
+    assert_eq!(desk.grants()[0].kept_in, None);
+}
+
+#[tokio::test]
+async fn a_program_that_the_workload_can_write_is_never_saved() {
+    let (desk, store) = desk(RULES);
+    let wish = Wish {
+        caller: caller("/tmp/tool", false),
+        ..request("other.test:80", Method::GET, "/v1")
+    };
+    let waiting = ask(&desk, wish.clone());
+    let id = listed(&desk, 1).await[0].id.to_string();
+    let saved = desk.decide(&id, Decision::Save, 0, BY);
+    assert!(matches!(saved, Err(Unanswered::Unfit(_))), "{saved:?}");
+    assert!(matches!(desk.difference(&id, 0), Err(Unanswered::Unfit(_))));
+    assert_eq!(store.load().generation(), 1, "nothing is done");
+    assert!(!waiting.is_finished());
+    assert!(desk.decide(&id, Decision::Run, 0, BY).is_ok());
 }

@@ -73,6 +73,12 @@ impl PolicyStore {
         self.snapshot.load_full()
     }
 
+    /// Returns what its source gave, without the lines that persons have added.
+    #[must_use]
+    pub fn base(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.layers.lock().base)
+    }
+
     /// Puts `snapshot` in force at once as the new base, with the added lines that still fit and
     /// permit more than it, and notifies every open connection. Returns the lines that are dropped.
     pub fn replace(&self, snapshot: Snapshot) -> Vec<Dropped> {
@@ -136,7 +142,12 @@ impl Layers {
         }
         let mut dropped = Vec::new();
         let mut together = self.base.policy().clone();
+        let network = self.base.policy().network();
         for line in std::mem::take(&mut self.added) {
+            if network.get(&line.name) == Some(&line.policy) {
+                dropped.push(Dropped { line, unfit: None });
+                continue;
+            }
             let part = [(&line.name, &line.policy)];
             let alone = self.base.policy().with_network_policies(part);
             let unfit = match (alone, together.with_network_policies(part)) {

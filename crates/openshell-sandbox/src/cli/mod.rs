@@ -458,6 +458,19 @@ pub(crate) struct ApprovalArgs {
         hide_short_help = true
     )]
     pub(crate) ask_rate: Option<u8>,
+
+    /// Write the policy that the run comes to: the flags and presets, and what you saved
+    ///
+    /// What you permitted for the run stands in it as comments. The file is written at each answer that
+    /// saves, and at the end; it has to be new, or written by an earlier run with --save.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "observe",
+        help_heading = "Approvals",
+        hide_short_help = true
+    )]
+    pub(crate) save: Option<PathBuf>,
 }
 
 /// Grants of a command line, alone or beside a policy file; without one the working directory may

@@ -118,6 +118,8 @@ impl TlsOptions {
 #[derive(Debug)]
 pub(crate) struct ReportOptions {
     pub(crate) proposals: Option<PathBuf>,
+    /// Where the policy goes that the run comes to.
+    pub(crate) save: Option<PathBuf>,
     pub(crate) observe: Option<PathBuf>,
     /// True if the files that the command reads are observed too.
     pub(crate) observe_files: bool,
@@ -130,6 +132,7 @@ impl ReportOptions {
     pub(super) fn read(args: &mut Args) -> Self {
         Self {
             proposals: args.proposals.take(),
+            save: args.approvals.save.take(),
             observe: args.observe.take(),
             observe_files: args.observe_files,
             observe_merge: args.observe_merge,

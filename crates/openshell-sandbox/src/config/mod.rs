@@ -334,6 +334,11 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
         ),
         (args.watch, "--watch", "the gateway gives the policy"),
         (
+            args.approvals.save.is_some(),
+            "--save",
+            "the gateway keeps the policy",
+        ),
+        (
             !args.policy.flags().is_empty(),
             "--allow, --write, --read, --hide or --preset",
             "the gateway gives the policy",

@@ -1,9 +1,11 @@
 //! The text of a policy, from files and the command line, on its way to what enforces it.
 
 pub mod composed;
+pub mod loaded;
 pub mod policy_file;
 pub mod presets;
 pub mod registries;
+pub mod saving;
 pub mod schema;
 
 use std::collections::BTreeMap;

@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Compile;
 use super::composed::Additions;
+use super::loaded::{FileState, Loaded, LoadedText};
 use crate::input::{self, Phase};
 use crate::lints;
 
@@ -44,6 +45,8 @@ pub struct PolicyFiles {
     pub folders: RunFolders,
     /// The file rules of the first generation, which stay in force.
     pub started: Arc<OnceLock<Request>>,
+    /// The policy that was loaded last.
+    pub loaded: Loaded,
 }
 
 /// The folders of a run, with which paths of a policy may begin. Also the caller of `sudo`, whose
@@ -95,6 +98,9 @@ pub struct PolicyDocument {
     of_gateway: Option<GatewayVersion>,
     folders: RunFolders,
     started: Arc<OnceLock<Request>>,
+    /// The file that the text is exactly.
+    file: Option<FileState>,
+    loaded: Loaded,
     /// When reading began.
     began: Instant,
 }
@@ -223,8 +229,17 @@ impl PolicyFiles {
             of_gateway,
             folders,
             started,
+            file: None,
+            loaded: self.loaded.clone(),
             began,
         }
+    }
+
+    /// Returns true if the policy is in one file and nowhere else.
+    #[must_use]
+    pub(super) fn is_one_file(&self) -> bool {
+        let has_file = !self.data.as_os_str().is_empty();
+        has_file && self.rules.is_none() && self.additions.is_empty()
     }
 
     /// Returns what the policy is made of. Rules of one's own may not heed what flags say.
@@ -242,6 +257,13 @@ impl PolicyFiles {
     /// Fails if the file cannot be read, is too large, is not UTF-8, or is invalid while the
     /// command line adds to it.
     pub fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
+        let (origin, text, _) = self.text_of_file(phase)?;
+        Ok((origin, text))
+    }
+
+    /// Returns the name and the text of the policy like [`Self::text`], and the state of the file that
+    /// the text is exactly.
+    fn text_of_file(&self, phase: Phase) -> anyhow::Result<(String, String, Option<FileState>)> {
         if self.data.as_os_str().is_empty() {
             let files: Vec<_> = self
                 .additions
@@ -257,18 +279,19 @@ impl PolicyFiles {
             return Ok((
                 format!("the command line{files}"),
                 self.additions.joined(None)?,
+                None,
             ));
         }
         let origin = self.data.display().to_string();
-        let data = input::read(&self.data, phase)
+        let (data, state) = input::read_with_state(&self.data, phase)
             .with_context(|| format!("failed to read YAML data from {origin}"))?;
         if self.additions.is_empty() {
-            return Ok((origin, data));
+            return Ok((origin, data, Some(FileState::of(&state))));
         }
         // Validated by itself first, so that line numbers are those of the file.
         yaml::policy(&data).map_err(|violations| anyhow!("{origin}: {violations}"))?;
         let joined = self.additions.joined(Some(&data))?;
-        Ok((format!("{origin} and the command line"), joined))
+        Ok((format!("{origin} and the command line"), joined, None))
     }
 
     /// Reads the files.
@@ -277,7 +300,7 @@ impl PolicyFiles {
     /// Fails if a file cannot be read, is too large, or is not UTF-8.
     pub fn read(&self, phase: Phase) -> anyhow::Result<PolicyDocument> {
         let began = Instant::now();
-        let (origin, data) = self.text(phase)?;
+        let (origin, data, file) = self.text_of_file(phase)?;
         let rules = self.rules.as_ref().map(|path| {
             input::read(path, phase)
                 .with_context(|| format!("failed to read policy rules from {}", path.display()))
@@ -293,6 +316,8 @@ impl PolicyFiles {
             of_gateway: None,
             folders,
             started,
+            file,
+            loaded: self.loaded.clone(),
             began,
         })
     }
@@ -322,9 +347,12 @@ impl PolicyDocument {
             of_gateway,
             folders,
             started,
+            file,
+            loaded,
             began,
         } = self;
-        let read = if of_gateway.is_some() {
+        let is_of_gateway = of_gateway.is_some();
+        let read = if is_of_gateway {
             yaml::policy_of_gateway
         } else {
             yaml::policy
@@ -368,6 +396,9 @@ impl PolicyDocument {
             "{origin}: {}, generation {generation}",
             policies(compiled.policy().network().len())
         );
+        if !is_of_gateway {
+            loaded.set(LoadedText { text: data, file });
+        }
         let report = PolicyReport {
             warnings: lines,
             notes,

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -51,6 +51,12 @@ impl OwnFolder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the descriptor.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
     }
 
     /// Returns the path by which this process reaches the folder as long as this value lives,

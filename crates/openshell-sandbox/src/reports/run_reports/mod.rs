@@ -4,6 +4,7 @@ pub(crate) mod learning;
 mod observed;
 pub(crate) mod observed_files;
 mod output_file;
+pub(crate) mod saved;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,11 +26,13 @@ use crate::reports::refusals::Refusals;
 use observed::{Earlier, Home, earlier, observed_policy, united};
 use observed_files::ObservedFiles;
 use output_file::OutputFile;
+use saved::SavedPolicy;
 
 /// Reports about a run, written when the command has ended.
 pub(crate) struct RunReports {
     resolver: Arc<Resolver>,
     proposals: Option<OutputFile>,
+    saved: Option<Arc<SavedPolicy>>,
     observed: Option<Observed>,
     started: Policy,
 }
@@ -109,9 +112,14 @@ impl RunReports {
             }
             None => None,
         };
+        let saved = match open("--save", &config.reports.save)? {
+            Some(output) => Some(Arc::new(SavedPolicy::new(output, config)?)),
+            None => None,
+        };
         Ok(Self {
             resolver,
             proposals,
+            saved,
             observed,
             started: started.clone(),
         })
@@ -128,11 +136,18 @@ impl RunReports {
             .proposals
             .iter()
             .map(|output| ("file of --proposals", output.path()));
-        proposals.chain(
+        let saved = self.saved.iter();
+        let saved = saved.map(|saved| ("file of --save", saved.path()));
+        proposals.chain(saved).chain(
             self.observed
                 .iter()
                 .map(|observed| ("file of --observe", observed.output.path())),
         )
+    }
+
+    /// Returns the file of --save.
+    pub(crate) fn saved(&self) -> Option<Arc<SavedPolicy>> {
+        self.saved.clone()
     }
 
     /// Returns the collection of observations, if the run is observed.
@@ -149,12 +164,19 @@ impl RunReports {
             .and_then(|observed| observed.files.clone())
     }
 
-    /// Writes proposals for the refusals and the policy of the observed run, whichever are asked
-    /// for.
+    /// Writes proposals for the refusals, the policy that the run came to with the lines `for_run`, and
+    /// the policy of the observed run, whichever are asked for.
     ///
     /// # Errors
     /// Fails if the disk fails or is full, or a file was replaced during the run.
-    pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
+    pub(crate) async fn write(
+        &mut self,
+        refusals: &Refusals,
+        for_run: &[String],
+    ) -> anyhow::Result<()> {
+        if let Some(saved) = &self.saved {
+            saved.finish(for_run)?;
+        }
         if let Some(output) = &mut self.proposals {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
             output.write(&with_schema(&refusals.proposals(&addresses)))?;

@@ -79,7 +79,11 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         );
         logging::config_event(ConfigState::Left, Severity::Info, &message);
     }
-    if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
+    let grants = sandbox.approvals.iter().flat_map(|desk| desk.grants());
+    let for_run = grants.filter(|grant| grant.kept_in.is_none());
+    let for_run: Vec<_> = for_run.map(|grant| grant.yaml).collect();
+    let written = sandbox.run_reports.write(&sandbox.refusals, &for_run);
+    if let Err(error) = written.await {
         logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
     }
     if config.log.level >= Level::WARN {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use openshell_access::control::approvals::{Approvals, Follow};
 use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question, QuestionLine};
 use openshell_events::text;
-use openshell_proxy::approvals::answer::{Answerer, Decision, Unanswered};
+use openshell_proxy::approvals::answer::{Answerer, Decision, Done, Unanswered};
 use openshell_proxy::approvals::answers::Watcher;
 use openshell_proxy::approvals::desk::Desk;
 use openshell_telemetry::logging;
@@ -66,17 +66,22 @@ impl Approvals for DeskApprovals {
         };
         let answered = match answer {
             Answer::Decide { id, decision, line } => match Decision::parse(&decision) {
-                Some(decision) => self.0.decide(&id, decision, line, by).map(|grant| {
-                    match grant.filter(|grant| !grant.is_empty()) {
-                        Some(grant) => format!("{decision}: grant {grant}"),
-                        None => decision.to_string(),
-                    }
-                }),
+                Some(decision) => self
+                    .0
+                    .decide(&id, decision, line, by)
+                    .and_then(|done| said(decision, done)),
                 None => Err(Unanswered::Unfit(
-                    "an answer is once, run, deny or deny_run",
+                    "an answer is once, run, save, deny or deny_run".into(),
                 )),
             },
-            Answer::Revoke(grant) => self.0.revoke(&grant, by),
+            Answer::Preview { id, line } => {
+                let difference = self.0.difference(&id, line);
+                difference.map(|difference| difference.to_string())
+            }
+            Answer::Revoke(grant) => self.0.revoke(&grant, by).map(|grant| match grant.kept_in {
+                Some(file) => format!("the line stays in {file}: {}", grant.yaml),
+                None => grant.yaml,
+            }),
             Answer::Unmute(program) => {
                 if self.0.unmute(&program) {
                     Ok(format!("{program} is asked for again"))
@@ -89,7 +94,25 @@ impl Approvals for DeskApprovals {
             Ok(done) => Answered::Done(done),
             Err(Unanswered::Gone) => Answered::Gone,
             Err(Unanswered::Stale) => Answered::Stale,
-            Err(Unanswered::Unfit(why)) => Answered::Unfit(why.to_owned()),
+            Err(Unanswered::Unfit(why)) => Answered::Unfit(why.into_owned()),
+        }
+    }
+}
+
+/// Returns what the answer `decision` has done.
+///
+/// # Errors
+/// What was to be written was not.
+fn said(decision: Decision, done: Done) -> Result<String, Unanswered> {
+    let Some(grant) = done.grant else {
+        return Ok(decision.to_string());
+    };
+    match done.kept {
+        None => Ok(format!("{decision}: grant {grant}")),
+        Some(Ok(written)) => Ok(format!("{decision}: grant {grant}, written to {written}")),
+        Some(Err(why)) => {
+            let said = format!("permitted for this run only (grant {grant}), not saved: {why}");
+            Err(Unanswered::Unfit(said.into()))
         }
     }
 }
@@ -135,6 +158,7 @@ fn listing(desk: &Desk) -> Listing {
         id: grant.id,
         yaml: grant.yaml,
         permits: grant.permits,
+        kept_in: grant.kept_in,
     });
     Listing {
         questions: questions.collect(),

@@ -2,6 +2,7 @@
 
 mod approvals;
 pub(crate) mod inside;
+mod keeping;
 mod opening;
 pub(crate) mod sandbox;
 pub(crate) mod ssh;
@@ -14,10 +15,11 @@ use anyhow::Context as _;
 use openshell_access::control::approvals::Approvals;
 use openshell_access::control::console::Console;
 use openshell_access::control::server::{self, Control, State};
-use openshell_proxy::approvals::desk::Desk;
+use openshell_proxy::approvals::desk::{Desk, Settings};
 use openshell_sources::origin::Sources;
+use openshell_sources::policy::saving::PolicyFile;
 use openshell_sources::tasks::Tasks;
-use openshell_sources::watch::Watch;
+use openshell_sources::watch::{OwnWrites, Watch};
 use openshell_supervisor::command::packets;
 use openshell_supervisor::network::netns::Netns;
 use rustix::stdio::stdout;
@@ -27,6 +29,7 @@ use tracing::Level;
 use crate::activation::InForce;
 use crate::config::{CommandTerminal, Config};
 use crate::reports::gateway_reports::GatewayReports;
+use crate::reports::run_reports::saved::SavedPolicy;
 use crate::startup::confine::confined::{Audience, CommandParts, Confined};
 use crate::startup::confine::{ConfinedInit, main_output};
 use crate::startup::groundwork::network::Network;
@@ -36,6 +39,7 @@ use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{Plan, carve_out_loss, git_config};
 use crate::startup::serve::approvals::DeskApprovals;
 use crate::startup::serve::inside::InsideNetwork;
+use crate::startup::serve::keeping::Keeping;
 use crate::startup::serve::sandbox::{Resources, Sandbox};
 use crate::startup::serve::ssh::{Relays, SshServer};
 use crate::startup::services::file_log::FileLog;
@@ -64,10 +68,18 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.network.leaks);
-    let in_force = asking(in_force, config, &init, &audience);
+    let writes = OwnWrites::default();
+    let in_force = match config.approvals {
+        Some(settings) => {
+            let saved = services.run_reports.saved();
+            let keeping = keeping(config, &init, saved, &writes);
+            asking(in_force, settings, &init, keeping, &audience)
+        }
+        None => in_force,
+    };
     let approvals = in_force.approvals.clone();
     know_tokens(gateway.as_ref(), &in_force, &mut run.tasks);
-    let reload = follow(config, sources, &in_force, &init, &mut run)?;
+    let reload = follow(config, sources, &in_force, &init, writes, &mut run)?;
     watch_carve_outs(config, &plan, &init, &mut run.tasks);
     init.log(config, &plan, &network)?;
     if let Some(routes) = &routes {
@@ -131,16 +143,42 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     })
 }
 
-/// Has a person asked about what the policy of `in_force` refuses, if the operator wants it.
-fn asking(in_force: InForce, config: &Config, init: &ConfinedInit, audience: &Audience) -> InForce {
-    let Some(settings) = config.approvals else {
-        return in_force;
-    };
+/// Has a person asked about what the policy of `in_force` refuses.
+fn asking(
+    in_force: InForce,
+    settings: Settings,
+    init: &ConfinedInit,
+    keeping: Keeping,
+    audience: &Audience,
+) -> InForce {
     in_force.asking(|policy| {
         let landlock = init.granted.clone();
         let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
-        Desk::new(settings, policy, is_writable, Arc::clone(&audience.audit))
+        let audit = Arc::clone(&audience.audit);
+        Desk::new(settings, policy, is_writable, Box::new(keeping), audit)
     })
+}
+
+/// Returns where answers are written that outlast the run: the file of --save, or the policy's own.
+fn keeping(
+    config: &Config,
+    init: &ConfinedInit,
+    saved: Option<Arc<SavedPolicy>>,
+    writes: &OwnWrites,
+) -> Keeping {
+    if let Some(saved) = saved {
+        return Keeping::Saved(saved);
+    }
+    let landlock = init.granted.clone();
+    let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
+    let owner = config
+        .sudo
+        .map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
+    let policy = &config.inputs.policy;
+    match PolicyFile::of(policy, owner, is_writable, writes.clone()) {
+        Some(file) => Keeping::Own(file),
+        None => Keeping::Nowhere,
+    }
 }
 
 /// Says on standard error that requests wait, where no start line has said it on a terminal.
@@ -170,12 +208,13 @@ fn follow(
     sources: Sources,
     in_force: &InForce,
     init: &ConfinedInit,
+    writes: OwnWrites,
     run: &mut Run,
 ) -> anyhow::Result<Arc<Notify>> {
     let reload = sources.reload();
     if !config.inputs.watched.is_empty() {
         let files = std::mem::take(&mut config.inputs.watched);
-        let watch = Watch::new(files, run.begun).context(
+        let watch = Watch::new(files, run.begun, writes).context(
             "cannot watch the input files (--watch); raise fs.inotify.max_user_instances",
         )?;
         let watching = watch.run(Arc::clone(&reload));

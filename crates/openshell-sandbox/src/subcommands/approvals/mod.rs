@@ -15,12 +15,12 @@ use rustix::termios::isatty;
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(override_usage = "openshell-sandbox approvals [OPTIONS] [NAME]
-       openshell-sandbox approvals decide ID once|run|deny|deny_run [--line NUMBER]
+       openshell-sandbox approvals decide ID once|run|save|deny|deny_run [--line NUMBER]
        openshell-sandbox approvals revoke GRANT [NAME]
        openshell-sandbox approvals unmute PROGRAM [NAME]")]
 #[command(after_help = "\
 `once` lets the oldest request go on as it was shown, `run` adds the line of policy until the \
-sandbox ends, `deny` refuses, and `deny_run` also does not ask again. `revoke` takes back a line. \
+sandbox ends, `save` also writes it to the policy's file, `deny` refuses, and `deny_run` also does not ask again. `revoke` takes back a line. \
 `unmute` asks again for a program that was denied three times in a row.
 
 Exit codes: 0; 1 for an error; 3 if a question or grant is gone, or is asked anew.
@@ -70,7 +70,7 @@ pub(crate) fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
             let line = args.line.unwrap_or(1);
             script::decide(run_dir, id, decision, line)
         }
-        ("decide", _) => bail!("say which question and how: decide ID once|run|deny|deny_run"),
+        ("decide", _) => bail!("say which question and how: decide ID once|run|save|deny|deny_run"),
         ("revoke", [grant]) => script::revoke(run_dir, grant, None),
         ("revoke", [grant, name]) => script::revoke(run_dir, grant, Some(name)),
         ("revoke", _) => bail!("say which grant: revoke GRANT [NAME]"),

@@ -179,6 +179,7 @@ fn grant_json(sandbox: &str, grant: &Grant) -> Value {
         "sandbox": sandbox,
         "yaml": grant.yaml,
         "permits": grant.permits,
+        "file": grant.kept_in,
     })
 }
 
@@ -198,7 +199,11 @@ fn print_listing(sandbox: &str, listing: &Listing) {
         }
     }
     for grant in &listing.grants {
-        print_line(&format!("{}  ({sandbox}; permitted for the run)", grant.id));
+        let until = match &grant.kept_in {
+            Some(file) => format!("permitted, and written to {file}"),
+            None => "permitted for the run".to_owned(),
+        };
+        print_line(&format!("{}  ({sandbox}; {until})", grant.id));
         print_line(&format!("  {}", grant.yaml));
     }
     for program in &listing.muted {
@@ -310,7 +315,9 @@ fn give(
         match answered {
             None | Some(Answered::Gone) => {}
             Some(Answered::Done(done)) => {
-                print_line(&done);
+                for line in done.lines() {
+                    print_line(line);
+                }
                 return Ok(ExitCode::SUCCESS);
             }
             Some(Answered::Stale) => {

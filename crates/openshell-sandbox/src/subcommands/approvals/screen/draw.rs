@@ -21,6 +21,7 @@ up, down, j, k    select a question, or move in an open one
 Enter             open the question in full
 a                 permit the oldest request once (then y, if a mark has a !)
 r, then y         permit the line until the sandbox ends
+s, then y         the same, and write it to the file that is shown
 d                 deny what waits
 x                 deny it, and do not ask again in this run
 w, n              wider or narrower line
@@ -165,7 +166,13 @@ fn row_text(row: &Row, now: Instant) -> String {
 
 fn grant_text(granted: &Granted) -> String {
     match granted {
-        Granted::Grant(sandbox, grant) => format!("{} ({sandbox})  {}", grant.id, grant.yaml),
+        Granted::Grant(sandbox, grant) => {
+            let until = match &grant.kept_in {
+                Some(file) => format!("in {file}"),
+                None => "for the run".to_owned(),
+            };
+            format!("{} ({sandbox}, {until})  {}", grant.id, grant.yaml)
+        }
         Granted::Muted(sandbox, program) => format!("not asked for ({sandbox})  {program}"),
     }
 }
@@ -188,7 +195,7 @@ fn question(
     let stands = match (row.is_gone, row.question.state.as_str()) {
         (true, _) => "gone: it was answered, or is asked anew".to_owned(),
         (false, "held") => format!("{} waiting, {left} s left", row.question.held),
-        (false, state) => format!("{state}: nothing waits; it takes r and x"),
+        (false, state) => format!("{state}: nothing waits; it takes r, s and x"),
     };
     let count = row.question.lines.len();
     let stands = format!(
@@ -206,6 +213,10 @@ fn question(
     let mut full = with_line(&row, opened.line);
     full.push_str("\n\n");
     full.push_str(WARNING);
+    if let Some(difference) = &opened.difference {
+        full.push_str("\n\nSaving it changes ");
+        full.push_str(difference);
+    }
     let lines = wrapped(&full, usize::from(body.width));
     let height = usize::from(body.height);
     let bottom = lines.len().saturating_sub(height);
@@ -216,10 +227,12 @@ fn question(
     }
     let keys = match opened.asked {
         Some("once") => "y: permit it once, although it is dangerous   any other key: no",
+        Some("save") if opened.top < bottom => "down: more   any other key: no",
+        Some("save") => "y: permit this line, and write it to the file   any other key: no",
         Some(_) => "y: permit this line until the sandbox ends   any other key: no",
         None if row.is_gone => "q: back",
         None if opened.top < bottom => "down: more   d: deny   q: back",
-        None => "a: once  r: this run  d: deny  x: deny for the run  w, n: line  q: back",
+        None => "a: once  r: run  s: save  d: deny  x: deny for the run  w, n: line  q: back",
     };
     screen.view = View::Question(opened);
     keys

@@ -7,6 +7,9 @@ use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question
 /// How long the end of a question has been on the screen before a key permits it.
 const SEEN: Duration = Duration::from_millis(500);
 
+/// What is said if a key permits something that was not read.
+const READ_FIRST: &str = "read the question to its end first (arrow keys)";
+
 /// The lines by which a page key moves.
 const PAGE: usize = 8;
 
@@ -83,6 +86,18 @@ pub(super) struct Opened {
     pub(super) end_seen: Option<Instant>,
     /// What a `y` confirms.
     pub(super) asked: Option<&'static str>,
+    /// What saving the chosen line would change.
+    pub(super) difference: Option<String>,
+}
+
+impl Opened {
+    /// Chooses the line with this index, which has to be read to its end again.
+    fn choose(&mut self, line: usize) {
+        self.line = line;
+        self.top = 0;
+        self.end_seen = None;
+        self.difference = None;
+    }
 }
 
 /// What is on the screen.
@@ -256,6 +271,7 @@ impl Screen {
             top: 0,
             end_seen: None,
             asked: None,
+            difference: None,
         });
     }
 
@@ -275,7 +291,16 @@ impl Screen {
         let seen = opened.end_seen;
         let is_read = seen.is_some_and(|seen| now.saturating_duration_since(seen) >= SEEN);
         let may_permit = is_open && is_read && is_alone;
-        let asked = opened.asked.take();
+        let is_scrolling = matches!(
+            key,
+            Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Char('j' | 'k')
+        );
+        // What saving changes may not fit on the screen.
+        let asked = if is_scrolling && opened.difference.is_some() {
+            opened.asked
+        } else {
+            opened.asked.take()
+        };
         let decision = match (key, asked) {
             (Key::Char('q') | Key::Back, _) => {
                 self.view = View::List(None);
@@ -292,22 +317,32 @@ impl Screen {
                 opened.asked = Some("run");
                 None
             }
-            (Key::Char('a' | 'r'), _) if is_open => {
-                self.message = "read the question to its end first (arrow keys)".to_owned();
+            (Key::Char('s'), _) if may_permit => {
+                let preview = Answer::Preview {
+                    id: opened.at.id.clone(),
+                    line: opened.line,
+                };
+                let sandbox = opened.at.sandbox.clone();
+                self.view = View::Question(opened);
+                return Some(Action::Give(sandbox, preview));
+            }
+            (Key::Char('a' | 'r' | 's'), _) if is_open => {
+                self.message = READ_FIRST.to_owned();
+                None
+            }
+            (Key::Char('y'), Some(asked)) if is_open && is_alone => {
+                self.message = READ_FIRST.to_owned();
+                opened.asked = Some(asked);
                 None
             }
             (Key::Char('d'), _) if is_open => Some("deny"),
             (Key::Char('x'), _) if is_open => Some("deny_run"),
             (Key::Char('w'), _) if opened.line + 1 < lines => {
-                opened.line += 1;
-                opened.top = 0;
-                opened.end_seen = None;
+                opened.choose(opened.line + 1);
                 None
             }
             (Key::Char('n'), _) if opened.line > 0 => {
-                opened.line -= 1;
-                opened.top = 0;
-                opened.end_seen = None;
+                opened.choose(opened.line - 1);
                 None
             }
             (Key::Down | Key::Char('j'), _) => {
@@ -329,6 +364,9 @@ impl Screen {
             (Key::Char(_) | Key::Enter | Key::Suspend, _) => None,
         };
         let Some(decision) = decision else {
+            if opened.asked.is_none() {
+                opened.difference = None;
+            }
             self.view = View::Question(opened);
             return None;
         };
@@ -340,6 +378,18 @@ impl Screen {
             line: opened.line,
         };
         Some(Action::Give(opened.at.sandbox, answer))
+    }
+
+    /// Shows what saving the `line` of the question `id` would change. Its end has to be read again.
+    fn ask_to_save(&mut self, id: &str, line: usize, difference: String) {
+        if let View::Question(opened) = &mut self.view
+            && opened.at.id == id
+            && opened.line == line
+        {
+            opened.difference = Some(difference);
+            opened.end_seen = None;
+            opened.asked = Some("save");
+        }
     }
 
     fn press_in_grants(&mut self, key: Key, selected: usize) -> Option<Action> {
@@ -372,9 +422,17 @@ impl Screen {
 
     /// Says what became of `answer`.
     pub(super) fn answered(&mut self, answer: &Answer, answered: Answered) {
+        let answered = match (answered, answer) {
+            (Answered::Done(difference), Answer::Preview { id, line }) => {
+                self.ask_to_save(id, *line, difference);
+                return;
+            }
+            (answered, _) => answered,
+        };
         self.message = match (answered, answer) {
             (Answered::Done(done), Answer::Revoke(_)) => format!("taken back: {done}"),
-            (Answered::Done(done), _) => done,
+            // What was written was shown before.
+            (Answered::Done(done), _) => done.lines().next().unwrap_or_default().to_owned(),
             (Answered::Stale, _) => {
                 "the policy has changed, so nothing was done; the question is asked anew".to_owned()
             }

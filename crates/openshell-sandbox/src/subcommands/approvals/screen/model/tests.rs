@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question, QuestionLine};
 
-use super::{Action, Key, Screen, View};
+use super::{Action, Key, SEEN, Screen, View};
 
 fn question(id: &str, is_dangerous: bool) -> Question {
     let line = |yaml: &str| QuestionLine {
@@ -208,6 +208,7 @@ fn a_grant_is_taken_back_by_its_id() {
         id: id.to_owned(),
         yaml: "ask".to_owned(),
         permits: Vec::new(),
+        kept_in: None,
     };
     let listing = Listing {
         grants: vec![grant("g1"), grant("g2")],
@@ -229,4 +230,48 @@ fn a_grant_is_taken_back_by_its_id() {
         panic!("{:?}", screen.view);
     };
     assert_eq!(program, "/bin/a");
+}
+
+#[test]
+fn a_line_is_saved_after_its_difference_was_on_the_screen() {
+    let begin = Instant::now();
+    let mut screen = Screen::new(None);
+    screen.list("web".to_owned(), listing(&[question("q-1", false)]), begin);
+    screen.press(Key::Down, true, begin);
+    screen.press(Key::Enter, true, begin);
+    let see = |screen: &mut Screen, at: Instant| {
+        let View::Question(opened) = &mut screen.view else {
+            panic!("{:?}", screen.view);
+        };
+        opened.end_seen.get_or_insert(at);
+        at + SEEN
+    };
+    let now = see(&mut screen, begin);
+    let Some(Action::Give(_, preview)) = screen.press(Key::Char('s'), true, now) else {
+        panic!("{:?}", screen.view);
+    };
+    assert!(matches!(preview, Answer::Preview { .. }), "{preview:?}");
+    // Without the difference a `y` does nothing.
+    assert!(screen.press(Key::Char('y'), true, now).is_none());
+    let difference = || Answered::Done("policy.yaml, line 7:\n+  ask".to_owned());
+    screen.answered(&preview, difference());
+    assert!(
+        screen.press(Key::Char('y'), true, now).is_none(),
+        "not read yet"
+    );
+    assert!(screen.message.contains("to its end"));
+    let now = see(&mut screen, now);
+    // Moving takes nothing back, another key does.
+    screen.press(Key::Down, true, now);
+    screen.press(Key::Char('n'), true, now);
+    assert!(screen.press(Key::Char('y'), true, now).is_none());
+    screen.answered(&preview, difference());
+    let now = see(&mut screen, now);
+    screen.press(Key::Down, true, now);
+    let Some(Action::Give(_, Answer::Decide { decision, .. })) =
+        screen.press(Key::Char('y'), true, now)
+    else {
+        panic!("{:?}", screen.view);
+    };
+    assert_eq!(decision, "save");
 }

@@ -1,0 +1,54 @@
+//! The policy that was loaded last, as text.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The text of a policy, and the file that it came from.
+#[derive(Clone, Debug, Default)]
+pub struct LoadedText {
+    /// The text, with what the command line adds.
+    pub text: String,
+    /// The file that the text is exactly; `None` if the command line adds to it, or if there is none.
+    pub(super) file: Option<FileState>,
+}
+
+/// What tells a file from another one, and from itself before it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileState {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileState {
+    pub(super) fn of(data: &Metadata) -> Self {
+        Self {
+            device: data.dev(),
+            inode: data.ino(),
+            bytes: data.size(),
+            modified: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        }
+    }
+}
+
+/// The policy that was loaded last; nothing at a gateway.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded(Arc<Mutex<LoadedText>>);
+
+impl Loaded {
+    /// Returns the text and its file.
+    #[must_use]
+    pub fn get(&self) -> LoadedText {
+        self.0.lock().clone()
+    }
+
+    pub(super) fn set(&self, loaded: LoadedText) {
+        *self.0.lock() = loaded;
+    }
+}
