@@ -49,4 +49,5 @@ pub mod confine;
 pub mod covers;
 
 pub mod checks;
+pub mod helpers;
 pub mod init;

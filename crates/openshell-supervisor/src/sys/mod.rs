@@ -165,6 +165,15 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     )?)
 }
 
+/// Resets the actions of all signals, and unblocks them.
+pub(crate) fn default_signals() -> io::Result<()> {
+    for signal in 1..=libc::SIGRTMAX() {
+        // The C library keeps some for itself, and two cannot be changed.
+        let _ = default_signal(signal);
+    }
+    reset_signals()
+}
+
 /// Resets `signal` to its default action (signal(2)).
 pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
     dispose(signal, Disposition::Default)
