@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= save= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
+    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= ask-command= save= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -45,6 +45,7 @@ allow\t'The host\'s network; files, system calls and identity stay confined'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l publish -d 'Make a server of the command reachable from this host; may be repeated' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask -d 'Ask about what the policy refuses; it waits so long (default: 120) while somebody looks' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask-rate -d 'The most new questions in a minute' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask-command -d 'Start a program outside of the sandbox for each question, which may answer it' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l save -d 'Write the policy that the run comes to: the flags and presets, and what you saved' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l upstream-ca-file -d 'Trust these certificates (PEM) of servers too, beside Mozilla\'s and the system\'s' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ca-dir -d 'Take the certificate authority from this folder, which many sandboxes can share' -r -F

@@ -13,7 +13,7 @@ use super::origin::Origin;
 use super::python;
 
 /// A policy that permits nothing of what the tests ask for.
-fn policy() -> String {
+pub(super) fn policy() -> String {
     super::policy(
         "{other: {endpoints: [{host: other.test, port: 443}], binaries: [{path: /usr/bin/curl}]}}",
     )

@@ -35,6 +35,7 @@ pub(crate) fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).unwrap();
     let mut names: Vec<_> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".yaml"))
         .collect();
     names.sort();
     assert!(names.len() >= 13, "{names:?}");

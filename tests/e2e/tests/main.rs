@@ -7,6 +7,7 @@
 
 mod a2a;
 mod approvals;
+mod ask_command;
 mod caller;
 mod carve_outs;
 mod clients;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// A message of a client. The first is [`Self::Describe`] or [`Self::Exec`].
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,6 +99,24 @@ pub struct Question {
     pub text: String,
     /// The lines of policy that can be chosen, from the narrowest to the widest.
     pub lines: Vec<QuestionLine>,
+}
+
+impl Question {
+    /// Returns the question of `sandbox` as programs read it.
+    #[must_use]
+    pub fn to_json(&self, sandbox: &str) -> Value {
+        let mut object = match serde_json::from_str(&self.facts) {
+            Ok(Value::Object(facts)) => facts,
+            Ok(_) | Err(_) => Map::new(),
+        };
+        object.insert("id".to_owned(), self.id.as_str().into());
+        object.insert("sandbox".to_owned(), sandbox.into());
+        object.insert("state".to_owned(), self.state.as_str().into());
+        object.insert("held".to_owned(), self.held.into());
+        object.insert("seconds_left".to_owned(), self.seconds_left.into());
+        object.insert("text".to_owned(), self.text.as_str().into());
+        Value::Object(object)
+    }
 }
 
 /// A line of policy that would permit what is asked.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -122,6 +123,12 @@ impl Desk {
     pub fn glance(&self) {
         self.state.lock().is_looked_at();
         self.looks.send_modify(|looks| looks.glances += 1);
+    }
+
+    /// Returns how long a request waits once somebody looks.
+    #[must_use]
+    pub fn hold(&self) -> Duration {
+        self.settings.hold
     }
 
     /// Returns the number of requests that wait.

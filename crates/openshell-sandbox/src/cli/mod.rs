@@ -459,6 +459,20 @@ pub(crate) struct ApprovalArgs {
     )]
     pub(crate) ask_rate: Option<u8>,
 
+    /// Start a program outside of the sandbox for each question, which may answer it
+    ///
+    /// It gets the question as JSON on standard input, and prints one object such as {"decision":
+    /// "once"}: once, run, deny, deny_run or pass. What it prints elsewhere goes to the log at debug.
+    /// Words are split as a shell does, and nothing is expanded.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        requires = "ask",
+        help_heading = "Approvals",
+        hide_short_help = true
+    )]
+    pub(crate) ask_command: Option<String>,
+
     /// Write the policy that the run comes to: the flags and presets, and what you saved
     ///
     /// What you permitted for the run stands in it as comments. The file is written at each answer that

@@ -1,10 +1,30 @@
 //! Whether a person is asked about what is refused.
 
-use anyhow::bail;
+use std::ffi::OsString;
+
+use anyhow::{Context as _, bail};
 use openshell_proxy::approvals::desk::Settings;
 use openshell_sources::policy::policy_file::PolicyFiles;
+use openshell_supervisor::command::environment::Environment;
 
 use crate::cli::{Args, NetworkMode};
+
+/// How a person is asked.
+#[derive(Debug)]
+pub(crate) struct ApprovalOptions {
+    pub(crate) settings: Settings,
+    /// The program that gets each question.
+    pub(crate) command: Option<HelperCommand>,
+}
+
+/// A program that helps the supervisor from outside of the sandbox.
+#[derive(Debug)]
+pub(crate) struct HelperCommand {
+    /// Its name and its arguments.
+    pub(crate) words: Vec<String>,
+    /// The caller's PATH.
+    pub(crate) search_path: OsString,
+}
 
 /// The most new questions in a minute, by default.
 const RATE: u8 = 10;
@@ -16,8 +36,9 @@ const RATE: u8 = 10;
 pub(super) fn read(
     args: &Args,
     policy: &PolicyFiles,
+    environment: &Environment,
     is_launched: bool,
-) -> anyhow::Result<Option<Settings>> {
+) -> anyhow::Result<Option<ApprovalOptions>> {
     let Some(hold) = args.approvals.ask else {
         return Ok(None);
     };
@@ -54,8 +75,29 @@ pub(super) fn read(
         }
     }
     let rate = args.approvals.ask_rate.unwrap_or(RATE);
-    Ok(Some(Settings {
-        hold,
-        rate: rate.into(),
+    let command = args.approvals.ask_command.as_deref();
+    let command = command.map(|text| helper(text, environment)).transpose();
+    Ok(Some(ApprovalOptions {
+        settings: Settings {
+            hold,
+            rate: rate.into(),
+        },
+        command: command.context("--ask-command")?,
     }))
+}
+
+/// Splits the command line `text` as a shell does, but expands nothing.
+///
+/// # Errors
+/// Fails if a quote is not closed, or if there is no word.
+fn helper(text: &str, environment: &Environment) -> anyhow::Result<HelperCommand> {
+    let words = shlex::split(text).context("a quote is not closed")?;
+    if words.is_empty() {
+        bail!("it names no program");
+    }
+    let search_path = environment.get("PATH").unwrap_or_default();
+    Ok(HelperCommand {
+        words,
+        search_path: search_path.to_owned(),
+    })
 }

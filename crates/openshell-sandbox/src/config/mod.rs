@@ -1,7 +1,7 @@
 //! The configuration of a run, from its arguments and the environment. Only this module reads the
 //! environment.
 
-mod approvals;
+pub(crate) mod approvals;
 mod collector;
 mod command;
 mod files;
@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use openshell_access::control::console::Keyboard;
 use openshell_policy::process::RunAs;
-use openshell_proxy::approvals::desk::Settings;
 use openshell_sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use openshell_sources::gateway::start::Options;
 use openshell_sources::origin::Secrets;
@@ -32,6 +31,7 @@ use tracing::Level;
 use crate::activation::Origin;
 use crate::ca_dir;
 use crate::cli::{Args, EnvironmentArgs, NetworkMode};
+use crate::config::approvals::ApprovalOptions;
 pub(crate) use command::{CommandOptions, CommandTerminal};
 pub(crate) use files::{FileOptions, InputFiles, ReportOptions, TlsOptions};
 use inherited::{Inherited, inherited};
@@ -61,7 +61,7 @@ pub(crate) struct Config {
     pub(crate) files: FileOptions,
     pub(crate) network: NetworkOptions,
     /// How a person is asked about what is refused; `None` if nobody is.
-    pub(crate) approvals: Option<Settings>,
+    pub(crate) approvals: Option<ApprovalOptions>,
     pub(crate) tls: TlsOptions,
     pub(crate) log: LogOptions,
     pub(crate) reports: ReportOptions,
@@ -121,7 +121,7 @@ impl Config {
         let routes = args.inference_routes.take();
         let routes = routes.or_else(|| path_of(&environment, "OPENSHELL_INFERENCE_ROUTES"));
         let policy = origin.files();
-        let approvals = approvals::read(&args, policy, place.is_some())?;
+        let approvals = approvals::read(&args, policy, &environment, place.is_some())?;
         let network = NetworkOptions::read(&mut args, routes.is_some())?;
         let words = command::words_of(
             std::mem::take(&mut args.command),
@@ -304,6 +304,11 @@ pub(crate) fn are_colours_wanted() -> bool {
 pub(crate) fn variable_of_client(name: &str) -> Option<OsString> {
     #[expect(clippy::disallowed_methods, reason = "this is its reader")]
     std::env::var_os(name)
+}
+
+/// Returns all variables of the caller, for programs that the caller names.
+pub(crate) fn variables_of_caller() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
 }
 
 /// Returns the settings of the launcher that started the sandbox at `place`.

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use anyhow::Context as _;
 use openshell_events::words::{ConfigState, LifecycleActivity, Severity};
 use openshell_sources::input::Phase;
+use openshell_supervisor::helpers::runner::Runner;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::{self, Forked};
 use openshell_supervisor::paths::own_folder::OwnFolder;
@@ -43,6 +45,13 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
     let mut timings = Timings::begin(args.timings);
     // Opened first, because the parent may end at any moment.
     let parent = args.die_with_parent.map(Parent::open).transpose()?;
+    // First of all, because it keeps what this process is now.
+    let runner = match args.approvals.ask_command {
+        Some(_) => Some(
+            Runner::fork(config::variables_of_caller).context("the runner of helper programs")?,
+        ),
+        None => None,
+    };
     // Before any thread starts, and before any secret is read.
     let privilege = Privilege::acquire(args.network.is_isolated())
         .map_err(|error| within_another(error.into()))?;
@@ -70,6 +79,7 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
     let groundwork = Groundwork {
         begun,
         network,
+        runner,
         privilege,
         init,
         parent,

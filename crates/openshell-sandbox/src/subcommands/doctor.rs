@@ -232,6 +232,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
             privilege,
             init,
             network,
+            runner: None,
             parent: None,
             timings: Timings::begin(false),
         };

@@ -176,6 +176,15 @@ impl LeakDetector {
         });
     }
 
+    /// Returns true if `text` holds a secret, also one of `vault`.
+    #[must_use]
+    pub fn holds_secret(&self, vault: &Arc<Vault>, text: &[u8]) -> bool {
+        let mut is_found = false;
+        let needles = self.needles(vault);
+        needles.search(text, 0..text.len(), true, |_| is_found = true);
+        is_found
+    }
+
     /// Makes the search for the credentials of `vault` now, so that the first request does not wait
     /// for it.
     pub fn prepare(&self, vault: &Arc<Vault>) {

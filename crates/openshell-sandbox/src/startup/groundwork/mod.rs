@@ -6,6 +6,7 @@ pub(crate) mod network;
 
 use std::time::SystemTime;
 
+use openshell_supervisor::helpers::runner::Runner;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::Init;
 
@@ -20,6 +21,8 @@ pub(crate) struct Groundwork {
     pub(crate) privilege: Privilege,
     pub(crate) init: Init,
     pub(crate) network: PendingNetwork,
+    /// The parent of programs outside, if an option names one.
+    pub(crate) runner: Option<Runner>,
     /// The parent that the sandbox ends with.
     pub(crate) parent: Option<Parent>,
     pub(crate) timings: Timings,

@@ -11,6 +11,7 @@ use openshell_sources::policy::Compile as _;
 use openshell_sources::tasks::Tasks;
 use openshell_supervisor::command::signals::{Received, SignalAction, action};
 use openshell_supervisor::command::streams::{self, Inspected};
+use openshell_supervisor::helpers::runner::Runner;
 use openshell_supervisor::init::Init;
 use openshell_telemetry::logging::progress::Progress;
 use rustix::stdio::{stderr, stdin, stdout};
@@ -60,6 +61,8 @@ pub(crate) struct Run {
     pub(crate) tasks: Tasks,
     /// Health and metrics, if they are wanted.
     pub(crate) monitoring: Option<Monitoring>,
+    /// The parent of programs outside, until it knows them.
+    pub(crate) runner: Option<Runner>,
     pub(crate) timings: Timings,
 }
 
@@ -80,6 +83,7 @@ impl Planned {
             privilege,
             init,
             network,
+            runner,
             parent,
             mut timings,
         } = groundwork;
@@ -110,6 +114,7 @@ impl Planned {
                 signals,
                 tasks,
                 monitoring,
+                runner,
                 timings,
             },
         })

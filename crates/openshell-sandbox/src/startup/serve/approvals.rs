@@ -133,7 +133,7 @@ impl Follow for Following {
     }
 }
 
-fn listing(desk: &Desk) -> Listing {
+pub(super) fn listing(desk: &Desk) -> Listing {
     let questions = desk.list().into_iter().map(|listed| {
         let lines = listed.lines.into_iter();
         Question {

@@ -1,6 +1,8 @@
 //! The last stage: starts what serves a confined sandbox, until it is ready for its command.
 
 mod approvals;
+mod ask_command;
+mod helpers;
 pub(crate) mod inside;
 mod keeping;
 mod opening;
@@ -21,12 +23,14 @@ use openshell_sources::policy::saving::PolicyFile;
 use openshell_sources::tasks::Tasks;
 use openshell_sources::watch::{OwnWrites, Watch};
 use openshell_supervisor::command::packets;
+use openshell_supervisor::helpers::program;
 use openshell_supervisor::network::netns::Netns;
 use rustix::stdio::stdout;
 use tokio::sync::Notify;
 use tracing::Level;
 
 use crate::activation::InForce;
+use crate::config::approvals::HelperCommand;
 use crate::config::{CommandTerminal, Config};
 use crate::reports::gateway_reports::GatewayReports;
 use crate::reports::run_reports::saved::SavedPolicy;
@@ -38,6 +42,8 @@ use crate::startup::plan::planned::Run;
 use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{Plan, carve_out_loss, git_config};
 use crate::startup::serve::approvals::DeskApprovals;
+use crate::startup::serve::ask_command::AskCommand;
+use crate::startup::serve::helpers::Helpers;
 use crate::startup::serve::inside::InsideNetwork;
 use crate::startup::serve::keeping::Keeping;
 use crate::startup::serve::sandbox::{Resources, Sandbox};
@@ -69,11 +75,11 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.network.leaks);
     let writes = OwnWrites::default();
-    let in_force = match config.approvals {
-        Some(settings) => {
+    let in_force = match &config.approvals {
+        Some(options) => {
             let saved = services.run_reports.saved();
             let keeping = keeping(config, &init, saved, &writes);
-            asking(in_force, settings, &init, keeping, &audience)
+            asking(in_force, options.settings, &init, keeping, &audience)
         }
         None => in_force,
     };
@@ -97,6 +103,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     let policy = serving.in_force.policy.load();
     opening::greet(config, &plan, policy.policy(), routes.is_some());
     tell_of_questions(config, approvals.as_ref(), &mut run.tasks);
+    start_helpers(config, &init, &in_force, &mut run)?;
     let files = serving.file_log(&plan);
     let file_refusals = files.as_ref().map(|log| Arc::clone(log.refusals()));
     let (ssh, relays) = serving.ways(ssh)?;
@@ -190,6 +197,41 @@ fn tell_of_questions(config: &Config, approvals: Option<&Arc<Desk>>, tasks: &mut
         let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone());
         tasks.spawn("questions that wait", telling);
     }
+}
+
+/// Has the program of --ask-command get each question.
+///
+/// # Errors
+/// Fails if there is no such program, or if the workload can write it.
+fn start_helpers(
+    config: &Config,
+    init: &ConfinedInit,
+    in_force: &InForce,
+    run: &mut Run,
+) -> anyhow::Result<()> {
+    let options = config.approvals.as_ref();
+    let command = options.and_then(|options| options.command.as_ref());
+    let (Some(command), Some(desk), Some(runner)) =
+        (command, &in_force.approvals, run.runner.take())
+    else {
+        return Ok(());
+    };
+    let HelperCommand { words, search_path } = command;
+    let landlock = init.granted.clone();
+    let program = program::find(words, search_path, |path| landlock.grants_writing(path));
+    let program = program.context("--ask-command")?;
+    let helpers = Helpers::begin(runner, vec![program]).context("--ask-command")?;
+    let asking = AskCommand {
+        helpers: Arc::clone(&helpers),
+        desk: Arc::clone(desk),
+        sandbox: config.sandbox.clone(),
+        leaks: Arc::clone(&in_force.leaks),
+        vault: Arc::clone(&in_force.vault),
+    };
+    run.tasks
+        .spawn("reports of helper programs", helpers.receive());
+    run.tasks.spawn("questions to --ask-command", asking.run());
+    Ok(())
 }
 
 /// Has the tokens of the gateway searched for, as they are renewed.

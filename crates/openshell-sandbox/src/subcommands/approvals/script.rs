@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use anyhow::{Context as _, bail};
 use openshell_access::control::client::{Found, FromQuestions, Places, Questions, answer};
-use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question};
+use openshell_access::control::wire::{Answer, Answered, Grant, Listing};
 use openshell_telemetry::logging::{print_line, print_stderr};
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ fn print_changes(sandbox: &str, listing: &Listing, known: &mut Known) {
         let key = (sandbox.to_owned(), question.id.clone());
         let state = (question.state.clone(), question.held);
         if known.insert(key, state.clone()) != Some(state) {
-            print_line(&question_json(sandbox, question).to_string());
+            print_line(&question.to_json(sandbox).to_string());
         }
     }
     let is_listed = |id: &String| listing.questions.iter().any(|question| question.id == *id);
@@ -155,22 +155,6 @@ fn print_changes(sandbox: &str, listing: &Listing, known: &mut Known) {
             print_line(&grant_json(sandbox, grant).to_string());
         }
     }
-}
-
-/// Returns a question as programs read it.
-pub(super) fn question_json(sandbox: &str, question: &Question) -> Value {
-    let facts = serde_json::from_str(&question.facts);
-    let mut object = match facts {
-        Ok(Value::Object(facts)) => facts,
-        Ok(_) | Err(_) => serde_json::Map::new(),
-    };
-    object.insert("id".to_owned(), question.id.as_str().into());
-    object.insert("sandbox".to_owned(), sandbox.into());
-    object.insert("state".to_owned(), question.state.as_str().into());
-    object.insert("held".to_owned(), question.held.into());
-    object.insert("seconds_left".to_owned(), question.seconds_left.into());
-    object.insert("text".to_owned(), question.text.as_str().into());
-    Value::Object(object)
 }
 
 fn grant_json(sandbox: &str, grant: &Grant) -> Value {
