@@ -23,6 +23,7 @@ pub mod proposal;
 pub mod comparison;
 
 pub mod address;
+pub mod approvals;
 pub mod secret;
 pub mod variable;
 pub mod violation;

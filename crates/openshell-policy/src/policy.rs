@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use crate::approvals::Approvals;
 use crate::filesystem::{Filesystem, MissingPlace, Places};
 use crate::network::endpoint::{Endpoint, TlsMode};
 use crate::network::overlap::{Conflict, conflicts};
@@ -51,6 +52,7 @@ pub struct Policy {
     processes: Processes,
     network: NetworkPolicies,
     form: PolicyForm,
+    approvals: Option<Approvals>,
 }
 
 impl Policy {
@@ -93,6 +95,7 @@ impl Policy {
             processes,
             network,
             form: PolicyForm::Document,
+            approvals: None,
         })
     }
 
@@ -130,13 +133,25 @@ impl Policy {
                 .collect();
             Unfit::Invalid(violations.join("; "))
         })?;
-        Ok(policy.in_form(self.form))
+        Ok(policy.in_form(self.form).asking(self.approvals))
     }
 
     /// Returns the same policy in another form.
     #[must_use]
     pub fn in_form(self, form: PolicyForm) -> Self {
         Self { form, ..self }
+    }
+
+    /// Returns the same policy with another way to ask a person about what it refuses.
+    #[must_use]
+    pub fn asking(self, approvals: Option<Approvals>) -> Self {
+        Self { approvals, ..self }
+    }
+
+    /// Returns how a person is asked about what it refuses, if it says so.
+    #[must_use]
+    pub fn approvals(&self) -> Option<Approvals> {
+        self.approvals
     }
 
     /// Returns what the policy was made of.
@@ -180,6 +195,7 @@ impl Policy {
             processes: Processes::default(),
             network: NetworkPolicies::new(),
             form: PolicyForm::Document,
+            approvals: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Violations and warnings of policy documents, with their path and line.
 
+use crate::approvals::NoHold;
 use std::fmt;
 
 /// Path of a value in a document, such as `network_policies.github.endpoints[0].port`.
@@ -125,6 +126,8 @@ pub enum ViolationKind {
     Missing(&'static str),
     #[error("`{word}` is not one of {known}")]
     UnknownWord { word: String, known: &'static str },
+    #[error(transparent)]
+    NoHold(#[from] NoHold),
     #[error("version {0} is unknown; 1 is the only one")]
     UnknownVersion(String),
     #[error("a policy name is 1 to 128 characters of A-Z a-z 0-9 _ . -")]

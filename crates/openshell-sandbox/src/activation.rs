@@ -253,6 +253,7 @@ fn deferred_parts(
         ("filesystem_policy", !same_folders),
         ("landlock", old.compatibility != compatibility),
         ("process", started.run_as() != new.run_as()),
+        ("approvals", started.approvals() != new.approvals()),
     ]
     .into_iter()
     .filter_map(|(name, changed)| changed.then_some(name))

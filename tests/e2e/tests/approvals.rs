@@ -332,6 +332,24 @@ fn while_nobody_looks_a_request_waits_a_short_time_and_then_gets_the_same_refusa
 }
 
 #[test]
+fn a_policy_file_has_a_person_asked_and_the_flag_wins() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let waiting = format!("{}approvals: {{hold: 7s}}\n", policy());
+    let command = [&CURL[..], &["http://web.test/"]].concat();
+    for (words, most) in [(&[][..], 7), (&["--ask=30s"], 30), (&["--ask"], 120)] {
+        let sandbox = lab.sandbox(&waiting).args(words);
+        let started = sandbox.args(&["--name", "web"]).start(&command);
+        super::ssh::wait_for(&lab, "PROC:LAUNCH");
+        let asking = Asking { lab: &lab, started };
+        let left = asking.held()["seconds_left"].as_u64().unwrap();
+        assert!(left <= most && left + 5 >= most, "{words:?}: {left}");
+    }
+    let observed = lab.sandbox(&waiting).args(&["--network", "block"]);
+    assert_eq!(observed.run(&["true"]).code(), 0, "nothing is asked");
+}
+
+#[test]
 fn requests_inside_tls_wait_by_themselves_in_each_version_of_http() {
     let rules =
         "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
@@ -483,7 +501,7 @@ fn options_under_which_nobody_can_say_what_an_answer_permits_are_refused() {
     for (words, said) in [
         (&["--ask=4"][..], "from 5 seconds to 1 hour"),
         (&["--ask=2h"], "from 5 seconds to 1 hour"),
-        (&["--ask=x"], "expected seconds"),
+        (&["--ask=x"], "expected a time from 5 seconds to 1 hour"),
         (&["--ask-rate", "5"], "--ask"),
         (&["--ask", "--ask-rate", "0"], "1..=60"),
         (&["--ask", "--ask-rate", "61"], "1..=60"),
@@ -503,6 +521,13 @@ fn options_under_which_nobody_can_say_what_an_answer_permits_are_refused() {
             finished.stderr
         );
     }
+    let waiting = format!("{}approvals: {{hold: 5s}}\n", policy());
+    let finished = lab
+        .sandbox(&waiting)
+        .args(&["--policy-rules", rules])
+        .run(&["true"]);
+    let said = "`approvals` of the policy does not go with --policy-rules";
+    assert!(finished.stderr.contains(said), "{}", finished.stderr);
     let with_variable = lab
         .sandbox(&policy())
         .env("OPENSHELL_POLICY_RULES", rules)

@@ -746,7 +746,7 @@ fn a_diff_says_in_words_what_a_policy_permits_more_and_fails_if_it_does() {
     );
     assert_eq!(diff(&before, &before), "0\n");
     assert!(diff(&before, &invalid).ends_with(
-        "known here: version, filesystem_policy, landlock, process, network_policies\n1\n"
+        "known here: version, filesystem_policy, landlock, process, network_policies, approvals\n1\n"
     ));
     assert!(diff(&before, "/nowhere.yaml").contains("No such file"));
 }

@@ -14,6 +14,7 @@ mod rpc;
 
 use std::path::Path;
 
+use crate::approvals::{self, Approvals};
 use crate::credential::CredentialSpec;
 use crate::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem, GrantedPath};
 use crate::inference::RouteFile;
@@ -61,12 +62,14 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
             "landlock",
             "process",
             "network_policies",
+            "approvals",
         ],
     )?;
     version(reader, fields.take("version"));
     let compatibility = landlock(reader, fields.take("landlock"));
     let filesystem = filesystem(reader, fields.take("filesystem_policy"), compatibility);
     let processes = processes(reader, fields.take("process"));
+    let approvals = approvals(reader, fields.take("approvals"));
     let policies = fields
         .take("network_policies")
         .map(|at| network::policies(reader, &at))
@@ -76,7 +79,7 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
     }
     report_conflicts(reader, at, &policies);
     match Policy::new(filesystem, processes, policies) {
-        Ok(policy) => Some(policy),
+        Ok(policy) => Some(policy.asking(approvals)),
         Err(violations) => {
             for (path, kind) in violations {
                 reader.reject_at_path(at, path, kind);
@@ -333,6 +336,20 @@ fn landlock(reader: &mut Reader, at: Option<At<'_>>) -> Compatibility {
     })
     .and_then(|at| reader.text(&at, word))
     .unwrap_or(Compatibility::BestEffort)
+}
+
+fn approvals(reader: &mut Reader, at: Option<At<'_>>) -> Option<Approvals> {
+    let at = at?;
+    let Some(hold) = reader.mapping(&at, &["hold"])?.take("hold") else {
+        reader.reject(&at, ViolationKind::Missing("hold"));
+        return None;
+    };
+    let parse = |text: &str| approvals::hold(text).map_err(ViolationKind::from);
+    let hold = match hold.node.value() {
+        Value::Integer(seconds) => reader.check(&hold, parse(&seconds.to_string())),
+        _ => reader.text(&hold, parse),
+    };
+    hold.map(|hold| Approvals { hold })
 }
 
 fn processes(reader: &mut Reader, at: Option<At<'_>>) -> Processes {

@@ -88,7 +88,7 @@ fn every_violation_is_reported_at_once_with_its_line() {
             "line 4: process.run_as_user: the workload never runs as root; name an unprivileged \
              user or group",
             "line 6: network: unknown key `network`: did you mean `network_policies`? known here: \
-             version, filesystem_policy, landlock, process, network_policies",
+             version, filesystem_policy, landlock, process, network_policies, approvals",
         ]
     );
 }
@@ -531,4 +531,30 @@ fn lists_join_single_values_stay_and_policies_of_one_name_are_kept_apart() {
     );
     assert_eq!(merged(&[&text]).unwrap(), text);
     assert!(merged(&[one, "a: ["]).is_err());
+}
+
+#[test]
+fn a_policy_says_how_long_a_request_waits_for_a_person() {
+    let hold = |text: &str| {
+        let read = policy(&format!("approvals: {text}\n"));
+        read.map(|(policy, _)| policy.approvals().map(|approvals| approvals.hold))
+    };
+    for (text, seconds) in [
+        ("{hold: 5}", 5),
+        ("{hold: 90s}", 90),
+        ("{hold: \"1h\"}", 3600),
+    ] {
+        assert_eq!(hold(text).unwrap(), Some(seconds));
+    }
+    assert_eq!(policy("version: 1\n").unwrap().0.approvals(), None);
+    for (text, said) in [
+        ("{}", "`hold` is missing"),
+        ("{hold: 4}", "from 5 seconds to 1 hour"),
+        ("{hold: [5]}", "expected a text"),
+        ("{hold: 5, rate: 1}", "unknown key `rate`"),
+        ("5", "expected a map"),
+    ] {
+        let refused = hold(text).unwrap_err().to_string();
+        assert!(refused.contains(said), "{text}: {refused}");
+    }
 }

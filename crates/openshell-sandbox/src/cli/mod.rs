@@ -14,7 +14,7 @@ use openshell_sources::policy::composed::{Allowed, Flags};
 use openshell_telemetry::logging::{Form, Label};
 
 pub(crate) use self::values::{Published, allowed, label, name, port};
-use self::values::{bytes, duration, hold, published};
+use self::values::{bytes, duration, published};
 
 /// Text after the options in `--help`. `-h` prints the same.
 const AFTER: &str = "\
@@ -443,10 +443,10 @@ pub(crate) struct ApprovalArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "120",
-        value_parser = hold,
+        value_parser = openshell_policy::approvals::hold,
         help_heading = "Approvals"
     )]
-    pub(crate) ask: Option<Duration>,
+    pub(crate) ask: Option<u16>,
 
     /// The most new questions in a minute
     #[arg(

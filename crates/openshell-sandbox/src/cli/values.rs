@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use openshell_policy::address::AddressRange;
@@ -60,19 +59,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         Some(read) if read <= LONGEST => Ok(read),
         Some(_) => Err("at most 365 days".to_owned()),
         None => Err("expected seconds, or a time such as 90s, 5m or 1h30m".to_owned()),
-    }
-}
-
-/// The bounds of the time that a request waits for a person.
-const HOLD: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(3600);
-
-/// Parses the time that a request waits for a person.
-pub(super) fn hold(text: &str) -> Result<Duration, String> {
-    let hold = duration(text)?;
-    if HOLD.contains(&hold) {
-        Ok(hold)
-    } else {
-        Err("from 5 seconds to 1 hour".to_owned())
     }
 }
 

@@ -1,12 +1,15 @@
 //! Whether a person is asked about what is refused.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use openshell_policy::approvals::Approvals;
 use openshell_proxy::approvals::desk::Settings;
-use openshell_sources::policy::policy_file::PolicyFiles;
+use openshell_sources::policy::Compile as _;
 use openshell_supervisor::command::environment::Environment;
 
+use crate::activation::Origin;
 use crate::cli::{Args, NetworkMode};
 
 /// How a person is asked.
@@ -29,18 +32,23 @@ pub(crate) struct HelperCommand {
 /// The most new questions in a minute, by default.
 const RATE: u8 = 10;
 
-/// Reads how a person is asked about what `policy` refuses; `None` if nobody is.
+/// Reads how a person is asked about what the policy of `origin` refuses; `None` if nobody is.
 ///
 /// # Errors
 /// Fails beside an option under which nobody can say what an answer would permit.
 pub(super) fn read(
     args: &Args,
-    policy: &PolicyFiles,
+    origin: &Origin,
     environment: &Environment,
-    is_launched: bool,
 ) -> anyhow::Result<Option<ApprovalOptions>> {
-    let Some(hold) = args.approvals.ask else {
-        return Ok(None);
+    let (flag, hold) = match (args.approvals.ask, of_policy(origin)) {
+        (Some(hold), _) => ("--ask", hold),
+        // What refuses nothing asks about nothing.
+        (None, _) if args.network != NetworkMode::Proxy || args.observe.is_some() => {
+            return Ok(None);
+        }
+        (None, Some(Approvals { hold })) => ("`approvals` of the policy", hold),
+        (None, None) => return Ok(None),
     };
     let excluding = [
         (
@@ -59,19 +67,19 @@ pub(super) fn read(
             "nothing is refused that a policy could permit",
         ),
         (
-            policy.rules.is_some(),
+            origin.files().rules.is_some(),
             "--policy-rules or OPENSHELL_POLICY_RULES",
             "nobody can say what a line of policy means to rules of your own",
         ),
         (
-            is_launched,
+            origin.place().is_some(),
             "--sandbox-id",
             "at a gateway only the gateway decides",
         ),
     ];
-    for (is_given, flag, why) in excluding {
+    for (is_given, other, why) in excluding {
         if is_given {
-            bail!("--ask does not go with {flag}: {why}");
+            bail!("{flag} does not go with {other}: {why}");
         }
     }
     let rate = args.approvals.ask_rate.unwrap_or(RATE);
@@ -79,11 +87,19 @@ pub(super) fn read(
     let command = command.map(|text| helper(text, environment)).transpose();
     Ok(Some(ApprovalOptions {
         settings: Settings {
-            hold,
+            hold: Duration::from_secs(hold.into()),
             rate: rate.into(),
         },
         command: command.context("--ask-command")?,
     }))
+}
+
+/// Returns how the policy of `origin` has a person asked, if it is known and says so.
+fn of_policy(origin: &Origin) -> Option<Approvals> {
+    match origin {
+        Origin::Files(policy) => policy.version.as_ref().ok()?.compiled.policy().approvals(),
+        Origin::Gateway { .. } => None,
+    }
 }
 
 /// Splits the command line `text` as a shell does, but expands nothing.

@@ -121,7 +121,7 @@ impl Config {
         let routes = args.inference_routes.take();
         let routes = routes.or_else(|| path_of(&environment, "OPENSHELL_INFERENCE_ROUTES"));
         let policy = origin.files();
-        let approvals = approvals::read(&args, policy, &environment, place.is_some())?;
+        let approvals = approvals::read(&args, origin, &environment)?;
         let network = NetworkOptions::read(&mut args, routes.is_some())?;
         let words = command::words_of(
             std::mem::take(&mut args.command),

@@ -30,6 +30,7 @@ filesystem_policy:
   noexec: [$WORKDIR/downloads/]
 landlock: {compatibility: hard_requirement}
 process: {run_as_user: nobody, run_as_group: 65534, debug: false}
+approvals: {hold: 5m}
 """
 
 NETWORK = r"""
@@ -120,6 +121,7 @@ PROBES = [
      ["*", "get", "GET", "REPORT", "A B", "A/B", "A,B", "M-SEARCH"]),
     ("policy", "network_policies: {a: {binaries: [{path: @}]}}", ["/a", "a", "a*", "*", "./a", "~/a", "/a\u0000", "*\u0000"]),
     ("policy", "process: {run_as_user: @}", ["root", "roots", "0", "00", "1", "007", "65534", "a b", "a:b", "a/b", "-a", "-1", "a-b", "12a", "1\u0007"]),
+    ("policy", "approvals: {hold: @}", ["4", "4s", "5", "5s", "05", "3600", "3601", "99", "999s", "2999s", "3599s", "3600s", "1m", "60m", "61m", "0m", "1h", "2h", "1h30m", "5 s", "s", "+5", "5S"]),
     ("policy", "network_policies: {@: {}}", ["a", "A.b_c-9", "", "a b", "a/b", "a" * 128, "a" * 129, "\u00fc"]),
     ("credentials", "credentials: {A: {env: A, hosts: [@]}}",
      [*HOST_TEXTS, "one.test:0", "one.test:65535", "one.test:65536", "one.test:", "one.test:0443", "one.test:a", "http://one.test", "https://one.test:80", "HTTP://one.test",
