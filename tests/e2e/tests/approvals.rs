@@ -350,6 +350,34 @@ fn a_policy_file_has_a_person_asked_and_the_flag_wins() {
 }
 
 #[test]
+fn a_grant_by_which_the_command_could_answer_for_you_is_named() {
+    let lab = Lab::with_web();
+    let of_user = format!("/tmp/tmux-{}/", lab::host::caller());
+    let policy = format!(
+        "{}filesystem_policy: {{read_only: [/tmp/.X11-unix/, {of_user}]}}\napprovals: {{hold: \
+         7s}}\n",
+        policy()
+    );
+    let silent = policy.replace("approvals: {hold: 7s}\n", "");
+    let finished = lab.sandbox(&silent).run(&["true"]);
+    assert!(finished.logged("type into your terminals").is_empty());
+    let finished = lab.sandbox(&policy).run(&["true"]);
+    let named = finished.logged("type into your terminals");
+    assert_eq!(named.len(), 2, "{}", finished.log);
+    assert!(
+        named.iter().all(|line| line.contains("[HIGH]")),
+        "{named:?}"
+    );
+    let file = lab.file("asking.yaml", &policy);
+    let check = lab.shell(&format!("{} check {}", lab.binary(), file.display()));
+    assert_eq!(
+        check.matches("type into your terminals").count(),
+        2,
+        "{check}"
+    );
+}
+
+#[test]
 fn requests_inside_tls_wait_by_themselves_in_each_version_of_http() {
     let rules =
         "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";

@@ -97,6 +97,11 @@ pub(crate) fn of_project() -> anyhow::Result<RunFolders> {
     Ok(folders)
 }
 
+/// Returns the user who started this process, directly or by `sudo`.
+pub(crate) fn uid_of_caller(sudo: Option<(u32, u32)>) -> u32 {
+    sudo.map_or_else(|| rustix::process::getuid().as_raw(), |(uid, _)| uid)
+}
+
 /// Returns the path in the variable `name`, if it is set and not empty.
 fn path_in(name: &str) -> Option<PathBuf> {
     #[expect(

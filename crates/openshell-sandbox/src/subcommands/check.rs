@@ -157,6 +157,10 @@ pub(crate) fn report(
         ("credentials file", credentials),
     ];
     let mut on_host = lints::files::missing(policy, files.folders.sudo);
+    if policy.approvals().is_some() {
+        let uid = origin::uid_of_caller(files.folders.sudo);
+        on_host.extend(lints::files::typing(policy.filesystem(), uid));
+    }
     let landlock = Request::new(policy.filesystem(), None);
     let find = |(what, path): (&str, Option<&Path>)| {
         ProtectedPath::find(what, path?, what == "credentials file", &landlock).err()

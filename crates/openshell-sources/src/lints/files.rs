@@ -63,6 +63,30 @@ fn of_everything(filesystem: &Filesystem) -> Option<String> {
     })
 }
 
+/// Returns a line for each granted path by which what runs inside could type into a terminal of the
+/// user `uid`, and so answer questions by itself.
+pub fn typing(filesystem: &Filesystem, uid: u32) -> Vec<String> {
+    let places = [
+        ("/tmp/.X11-unix".to_owned(), "an X display"),
+        (format!("/tmp/tmux-{uid}"), "tmux"),
+        ("/run/screen".to_owned(), "screen"),
+    ];
+    // The kernel asks for no right of a file rule when a program connects to a socket.
+    let granted = filesystem.read_write.iter().chain(&filesystem.read_only);
+    let mut lines = Vec::new();
+    for path in granted.map(GrantedPath::as_path) {
+        let reaches = |place: &str| path.starts_with(place) || Path::new(place).starts_with(path);
+        for (_, what) in places.iter().filter(|(place, _)| reaches(place)) {
+            lines.push(format!(
+                "{} may hold sockets of {what}, by which the command can type into your terminals \
+                 and answer its own questions; leave it out, or ask nobody",
+                path.display()
+            ));
+        }
+    }
+    lines
+}
+
 /// Returns a line for the user, and for each path of `policy`, that is missing on this host. A
 /// start reports these itself. `sudo` is the caller of `sudo`, whose user a start takes.
 pub fn missing(policy: &Policy, sudo: Option<(u32, u32)>) -> Vec<String> {

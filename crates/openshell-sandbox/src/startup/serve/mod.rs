@@ -17,7 +17,10 @@ use anyhow::Context as _;
 use openshell_access::control::approvals::Approvals;
 use openshell_access::control::console::Console;
 use openshell_access::control::server::{self, Control, State};
+use openshell_events::words::{ConfigState, Severity};
+use openshell_policy::filesystem::Filesystem;
 use openshell_proxy::approvals::desk::{Desk, Settings};
+use openshell_sources::lints;
 use openshell_sources::origin::Sources;
 use openshell_sources::policy::saving::PolicyFile;
 use openshell_sources::tasks::Tasks;
@@ -25,13 +28,14 @@ use openshell_sources::watch::{OwnWrites, Watch};
 use openshell_supervisor::command::packets;
 use openshell_supervisor::helpers::program;
 use openshell_supervisor::network::netns::Netns;
+use openshell_telemetry::logging;
 use rustix::stdio::stdout;
 use tokio::sync::Notify;
 use tracing::Level;
 
 use crate::activation::InForce;
 use crate::config::approvals::HelperCommand;
-use crate::config::{CommandTerminal, Config};
+use crate::config::{CommandTerminal, Config, origin};
 use crate::reports::gateway_reports::GatewayReports;
 use crate::reports::run_reports::saved::SavedPolicy;
 use crate::startup::confine::confined::{Audience, CommandParts, Confined};
@@ -102,6 +106,9 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     };
     let policy = serving.in_force.policy.load();
     opening::greet(config, &plan, policy.policy(), routes.is_some());
+    if config.approvals.is_some() {
+        warn_of_terminals(config, policy.policy().filesystem());
+    }
     tell_of_questions(config, approvals.as_ref(), &mut run.tasks);
     start_helpers(config, &init, &in_force, &mut run)?;
     let files = serving.file_log(&plan);
@@ -178,13 +185,19 @@ fn keeping(
     }
     let landlock = init.granted.clone();
     let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
-    let owner = config
-        .sudo
-        .map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
+    let owner = origin::uid_of_caller(config.sudo);
     let policy = &config.inputs.policy;
     match PolicyFile::of(policy, owner, is_writable, writes.clone()) {
         Some(file) => Keeping::Own(file),
         None => Keeping::Nowhere,
+    }
+}
+
+/// Warns of granted paths by which the command could answer its own questions.
+fn warn_of_terminals(config: &Config, filesystem: &Filesystem) {
+    let uid = origin::uid_of_caller(config.sudo);
+    for line in lints::files::typing(filesystem, uid) {
+        logging::config_event(ConfigState::Degraded, Severity::High, &line);
     }
 }
 
