@@ -98,6 +98,7 @@ fn a_program_gets_the_question_as_the_caller_and_its_answer_counts() {
     assert_eq!(questions.len(), 2, "the request, and its address");
     assert_eq!(questions[0]["query"], "draft=1");
     assert_eq!(questions[0]["sandbox"], "web");
+    assert!(questions[0]["seconds_left"].as_u64() > Some(100));
     assert_eq!(questions[1]["kind"], "addresses");
     assert_eq!(finished.logged("[by:command]").len(), 2, "{}", finished.log);
     let state = hook.left("state");
@@ -188,6 +189,8 @@ fn a_program_that_hangs_ends_with_the_time_of_its_question() {
         finished.stdout.contains(r#""asked":"expired""#),
         "{finished:?}"
     );
+    let silent = finished.logged("the program gave no answer in time");
+    assert_eq!(silent.len(), 1, "{}", finished.log);
     hook.ends("pid");
 }
 
@@ -316,6 +319,7 @@ fn a_program_that_is_missing_or_that_the_workload_can_write_stops_the_start() {
         ),
         ("/no/such/program", "/no/such/program: No such file"),
         (inside, "so it must not run outside"),
+        (&format!("sh {inside}"), "so it must not run outside"),
         ("hook", "there is no program hook in PATH"),
         (file, "is no program that you may execute"),
         ("sh 'a", "a quote is not closed"),

@@ -62,6 +62,8 @@ fn a_line_that_is_saved_is_in_the_file_and_the_next_run_needs_no_answer() {
     assert_eq!(code, 0, "{said}");
     let place = format!("{}, line 12:\n+    {wanted}", path.display());
     assert!(said.ends_with(&format!("written to {place}")), "{said}");
+    let first = fs::metadata(&path).unwrap();
+    assert_ne!(first.ino(), before.ino(), "written as a whole");
     let second = asking.held();
     asking.decide(&second, "save");
     let finished = asking.wait();
@@ -71,7 +73,6 @@ fn a_line_that_is_saved_is_in_the_file_and_the_next_run_needs_no_answer() {
     let added = format!("come\n    {wanted}\n    {second}\n");
     assert_eq!(saved, POLICY.replace("come\n", &added));
     let after = fs::metadata(&path).unwrap();
-    assert_ne!(after.ino(), before.ino(), "written as a whole");
     assert_eq!(
         (after.uid(), after.gid(), after.mode()),
         (before.uid(), before.gid(), before.mode())

@@ -89,6 +89,14 @@ fn examine(shown: &Shown, proposed: &Proposed, in_force: &Arc<Snapshot>) -> Exam
     }
 }
 
+/// Returns what was asked, without lines that hold for its connection alone.
+fn alone(shown: &Shown) -> Wish {
+    Wish {
+        own: OwnLines::default(),
+        ..shown.wish.clone()
+    }
+}
+
 /// Returns the `line` of a question, counted from the narrowest.
 fn chosen(shown: &Shown, line: usize) -> Result<&Proposed, Unanswered> {
     let chosen = shown.lines.get(line);
@@ -334,12 +342,8 @@ impl Desk {
             let why = format!("{program} can be changed by what runs inside, so it is never saved");
             return Err(Unanswered::Unfit(why.into()));
         }
-        let wish = Wish {
-            own: OwnLines::default(),
-            ..shown.wish.clone()
-        };
-        let alone = permits(&wish, &self.policy.base(), &proposed.line);
-        if alone.as_ref() != Some(&proposed.permits) {
+        let permits = permits(&alone(shown), &self.policy.base(), &proposed.line);
+        if permits.as_ref() != Some(&proposed.permits) {
             return Err(Unanswered::Unfit(
                 "without what was permitted for the run the line would permit something else than \
                  was shown"
@@ -396,16 +400,17 @@ impl Desk {
         }
         let grant = grant.ok_or(Unanswered::Stale)?;
         let grant = Some(grant).filter(|grant| !grant.is_empty());
-        let kept = grant
-            .as_ref()
-            .filter(|_| decision == Decision::Save)
-            .map(|grant| self.write(grant, &proposed.yaml));
+        // What only another line permits for the run is written too.
+        let is_to_be_kept =
+            decision == Decision::Save && alone(shown).judge(&self.policy.base()).is_err();
+        let kept = is_to_be_kept.then(|| self.write(grant.as_deref(), &proposed.yaml));
         let scope = match &kept {
             Some(Ok(_)) => Decision::Save,
             Some(Err(_)) | None => Decision::Run,
         };
+        let has_effect = grant.is_some() || matches!(kept, Some(Ok(_)));
         let mut state = self.state.lock();
-        if grant.is_some() {
+        if has_effect {
             state.grants.note(scope.as_str(), &proposed.yaml);
             state.finish(id, scope.as_str(), || Turn::Judge);
         } else {
@@ -419,15 +424,17 @@ impl Desk {
         Ok(Done { grant, kept })
     }
 
-    /// Writes the line `yaml` of `grant`, so that the next run has it too.
-    fn write(&self, grant: &str, yaml: &str) -> Result<Difference, String> {
+    /// Writes the line `yaml`, which is that of `grant` if it has one, so that the next run has it too.
+    fn write(&self, grant: Option<&str>, yaml: &str) -> Result<Difference, String> {
         let grants = self.grants();
         let for_run = grants
             .into_iter()
-            .filter(|other| other.id != grant && other.kept_in.is_none())
+            .filter(|other| Some(other.id.as_str()) != grant && other.kept_in.is_none())
             .map(|other| other.yaml);
         let written = self.keep.keep(yaml, &for_run.collect::<Vec<_>>())?;
-        self.state.lock().grants.is_kept(grant, &written.file);
+        if let Some(grant) = grant {
+            self.state.lock().grants.is_kept(grant, &written.file);
+        }
         Ok(written)
     }
 

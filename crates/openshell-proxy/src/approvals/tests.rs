@@ -799,3 +799,25 @@ async fn a_program_that_the_workload_can_write_is_never_saved() {
     assert!(!waiting.is_finished());
     assert!(desk.decide(&id, Decision::Run, 0, BY).is_ok());
 }
+
+#[tokio::test]
+async fn what_only_another_line_permits_for_the_run_is_written_too() {
+    let shelf = Shelf::default();
+    let (desk, store) = desk_with(testing::snapshot(1, RULES), shelf.clone());
+    let wish = |path: &str| request("api.test:443", Method::POST, path);
+    let first = ask(&desk, wish("/v1/items/7"));
+    let left = listed(&desk, 1).await.remove(0);
+    first.abort();
+    let _ = first.await;
+    let second = ask(&desk, wish("/v1/items/8"));
+    let all = listed(&desk, 1).await;
+    let held = all.iter().find(|question| question.held == 1).unwrap();
+    desk.decide(held.id.as_str(), Decision::Run, 1, BY).unwrap();
+    assert!(matches!(second.await.unwrap(), Outcome::Judge(_)));
+    assert!(wish("/v1/items/7").judge(&store.load()).is_ok());
+    let done = desk.decide(left.id.as_str(), Decision::Save, 0, BY);
+    let done = done.unwrap();
+    assert_eq!(done.grant, None, "it was permitted already");
+    assert!(matches!(done.kept, Some(Ok(_))), "{done:?}");
+    assert_eq!(*shelf.lines.lock(), [left.lines[0].yaml.clone()]);
+}

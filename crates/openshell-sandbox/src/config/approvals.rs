@@ -8,6 +8,7 @@ use openshell_policy::approvals::Approvals;
 use openshell_proxy::approvals::desk::Settings;
 use openshell_sources::policy::Compile as _;
 use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::helpers::program::PLACES;
 
 use crate::activation::Origin;
 use crate::cli::{Args, NetworkMode};
@@ -25,8 +26,8 @@ pub(crate) struct ApprovalOptions {
 pub(crate) struct HelperCommand {
     /// Its name and its arguments.
     pub(crate) words: Vec<String>,
-    /// The caller's PATH.
-    pub(crate) search_path: OsString,
+    /// The caller's variables that name places of programs and code.
+    pub(crate) places: Vec<(&'static str, OsString)>,
 }
 
 /// The most new questions in a minute, by default.
@@ -111,9 +112,10 @@ fn helper(text: &str, environment: &Environment) -> anyhow::Result<HelperCommand
     if words.is_empty() {
         bail!("it names no program");
     }
-    let search_path = environment.get("PATH").unwrap_or_default();
+    let places = PLACES.into_iter();
+    let places = places.filter_map(|name| Some((name, environment.get(name)?.to_owned())));
     Ok(HelperCommand {
         words,
-        search_path: search_path.to_owned(),
+        places: places.collect(),
     })
 }

@@ -57,6 +57,7 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
         .map_err(|error| within_another(error.into()))?;
     let Forked::Supervisor(init) = init::fork().map_err(|error| within_another(error.into()))?
     else {
+        std::mem::forget((runner, parent));
         return Ok(ExitCode::SUCCESS);
     };
     // Meanwhile, init sets itself up. The network is started now, because it takes as long as
@@ -69,7 +70,7 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
         .map_err(|error| within_another(error.into()))?
     else {
         // Init has closed the descriptors that are the supervisor's.
-        std::mem::forget(network);
+        std::mem::forget((network, runner, parent));
         return Ok(ExitCode::SUCCESS);
     };
     let origin = origin?;

@@ -39,16 +39,40 @@ impl FileState {
 
 /// The policy that was loaded last; nothing at a gateway.
 #[derive(Clone, Debug, Default)]
-pub struct Loaded(Arc<Mutex<LoadedText>>);
+pub struct Loaded(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    text: LoadedText,
+    /// How often this process has written the file.
+    writes: u64,
+}
 
 impl Loaded {
     /// Returns the text and its file.
     #[must_use]
     pub fn get(&self) -> LoadedText {
-        self.0.lock().clone()
+        self.0.lock().text.clone()
     }
 
-    pub(super) fn set(&self, loaded: LoadedText) {
-        *self.0.lock() = loaded;
+    /// Returns how often this process has written the file.
+    pub(super) fn writes(&self) -> u64 {
+        self.0.lock().writes
+    }
+
+    /// Notes what was loaded, which was read after as many `writes`. Of what was written meanwhile it
+    /// knows nothing.
+    pub(super) fn set(&self, text: LoadedText, writes: u64) {
+        let mut state = self.0.lock();
+        if state.writes == writes {
+            state.text = text;
+        }
+    }
+
+    /// Notes what this process has written.
+    pub(super) fn replace(&self, text: LoadedText) {
+        let mut state = self.0.lock();
+        state.writes += 1;
+        state.text = text;
     }
 }

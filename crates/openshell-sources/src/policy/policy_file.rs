@@ -101,6 +101,8 @@ pub struct PolicyDocument {
     /// The file that the text is exactly.
     file: Option<FileState>,
     loaded: Loaded,
+    /// How often this process had written the file when reading began.
+    writes: u64,
     /// When reading began.
     began: Instant,
 }
@@ -231,6 +233,7 @@ impl PolicyFiles {
             started,
             file: None,
             loaded: self.loaded.clone(),
+            writes: self.loaded.writes(),
             began,
         }
     }
@@ -300,6 +303,7 @@ impl PolicyFiles {
     /// Fails if a file cannot be read, is too large, or is not UTF-8.
     pub fn read(&self, phase: Phase) -> anyhow::Result<PolicyDocument> {
         let began = Instant::now();
+        let writes = self.loaded.writes();
         let (origin, data, file) = self.text_of_file(phase)?;
         let rules = self.rules.as_ref().map(|path| {
             input::read(path, phase)
@@ -318,6 +322,7 @@ impl PolicyFiles {
             started,
             file,
             loaded: self.loaded.clone(),
+            writes,
             began,
         })
     }
@@ -349,6 +354,7 @@ impl PolicyDocument {
             started,
             file,
             loaded,
+            writes,
             began,
         } = self;
         let is_of_gateway = of_gateway.is_some();
@@ -397,7 +403,7 @@ impl PolicyDocument {
             policies(compiled.policy().network().len())
         );
         if !is_of_gateway {
-            loaded.set(LoadedText { text: data, file });
+            loaded.set(LoadedText { text: data, file }, writes);
         }
         let report = PolicyReport {
             warnings: lines,

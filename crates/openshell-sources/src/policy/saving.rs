@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
 use openshell_policy::yaml::insert::{self, Inserted};
 use openshell_supervisor::paths::own_folder::OwnFolder;
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -29,6 +30,8 @@ pub struct PolicyFile {
     owner: u32,
     is_writable: IsWritable,
     writes: OwnWrites,
+    /// The turn to write.
+    turn: Mutex<()>,
 }
 
 /// The file as it is now.
@@ -56,6 +59,7 @@ impl PolicyFile {
             owner,
             is_writable,
             writes,
+            turn: Mutex::default(),
         })
     }
 
@@ -80,12 +84,13 @@ impl PolicyFile {
     /// # Errors
     /// Fails like [`Self::difference`], or if the disk fails or is full. The file is then unchanged.
     pub fn save(&self, line: &str) -> anyhow::Result<Inserted> {
+        let _turn = self.turn.lock();
         let (current, inserted) = self.prepare(line)?;
         let failed = || format!("cannot write {}", self.path.display());
         let file = self
             .replace(&current, &inserted.text)
             .with_context(failed)?;
-        self.loaded.set(LoadedText {
+        self.loaded.replace(LoadedText {
             text: inserted.text.clone(),
             file: Some(file),
         });

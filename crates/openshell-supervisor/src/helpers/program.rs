@@ -10,6 +10,24 @@ use rustix::fs::{Access, AtFlags, CWD};
 use super::wire::Program;
 use crate::paths::trusted_symlinks::resolve_unwritable;
 
+/// The variable that names the folders of programs.
+const PATH: &str = "PATH";
+
+/// Variables that name places of programs and code, separated by colons: PATH, and those that make
+/// interpreters and the dynamic linker execute what lies there.
+pub const PLACES: [&str; 10] = [
+    PATH,
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "NODE_PATH",
+    "PERL5LIB",
+    "RUBYLIB",
+    "BASH_ENV",
+    "ENV",
+];
+
 /// Why a program cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
@@ -26,20 +44,26 @@ pub enum Unusable {
     NoProgram(PathBuf),
 }
 
-/// Looks up the first of `words` in `search_path`, the variable PATH of the caller. Leaves out the
-/// folders of PATH that are relative, or in which the workload can write (`is_writable`).
+/// Looks up the first of `words` in PATH. `places` are the caller's values of [`PLACES`]; those that
+/// are relative, or where the workload can write (`is_writable`), are left out.
 ///
 /// # Errors
-/// Fails if there is no such program, or if the workload can write it or a symlink on its way.
+/// Fails if there is no such program, or if the workload can write it, a symlink on its way, or
+/// another file that the words name.
 pub fn find(
     words: &[String],
-    search_path: &OsStr,
+    places: &[(&str, OsString)],
     is_writable: impl Fn(&Path) -> bool,
 ) -> Result<Program, Unusable> {
-    let (name, _) = words.split_first().ok_or(Unusable::Empty)?;
-    let folders: Vec<_> = env::split_paths(search_path)
-        .filter(|folder| folder.is_absolute() && !is_reached(folder, &is_writable))
-        .collect();
+    let (name, arguments) = words.split_first().ok_or(Unusable::Empty)?;
+    let kept = |text: &OsStr| -> Vec<_> {
+        let places = env::split_paths(text);
+        places
+            .filter(|place| place.is_absolute() && !is_reached(place, &is_writable))
+            .collect()
+    };
+    let search_path = places.iter().find(|(name, _)| *name == PATH);
+    let folders = search_path.map_or_else(Vec::new, |(_, text)| kept(text));
     let path = if name.contains('/') {
         let absolute = std::path::absolute(name);
         absolute.map_err(|source| Unusable::Path {
@@ -62,17 +86,28 @@ pub fn find(
     if !is_executable(&resolved) {
         return Err(Unusable::NoProgram(path));
     }
+    // An interpreter executes the file that it is given.
+    for argument in arguments {
+        let file = std::path::absolute(argument).unwrap_or_default();
+        if file.exists() && is_reached(&file, &is_writable) {
+            return Err(Unusable::Writable(file));
+        }
+    }
+    let variables = places.iter().map(|(name, text)| {
+        let value = env::join_paths(kept(text)).unwrap_or_default();
+        (name.into(), Some(value).filter(|value| !value.is_empty()))
+    });
     Ok(Program {
         path,
         arguments: words.iter().map(OsString::from).collect(),
-        search_path: env::join_paths(folders).unwrap_or_default(),
+        variables: variables.collect(),
     })
 }
 
-/// Returns true if the workload can write what lies in `folder`.
-fn is_reached(folder: &Path, is_writable: impl Fn(&Path) -> bool) -> bool {
-    let resolved = std::fs::canonicalize(folder);
-    is_writable(folder) || resolved.is_ok_and(|resolved| is_writable(&resolved))
+/// Returns true if the workload can write `place`, or what lies in it.
+fn is_reached(place: &Path, is_writable: impl Fn(&Path) -> bool) -> bool {
+    let resolved = std::fs::canonicalize(place);
+    is_writable(place) || resolved.is_ok_and(|resolved| is_writable(&resolved))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -82,7 +117,7 @@ fn is_executable(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
+    use std::ffi::OsString;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::Path;
@@ -114,14 +149,27 @@ mod tests {
             folder.path().display(),
             ours.display()
         );
-        let path = OsStr::new(&path);
-        let found = find(&words(&["notify", "a b"]), path, is_writable).unwrap();
+        let places = [
+            ("PATH", OsString::from(path)),
+            ("PYTHONPATH", theirs.clone().into()),
+        ];
+        let found = find(&words(&["notify", "a b"]), &places, is_writable).unwrap();
         assert_eq!(found.path, ours.join("notify"));
-        assert_eq!(found.search_path, ours.as_os_str());
+        let kept = [
+            ("PATH".into(), Some(ours.clone().into_os_string())),
+            ("PYTHONPATH".into(), None),
+        ];
+        assert_eq!(found.variables, kept);
         assert_eq!(found.arguments, ["notify", "a b"]);
-        for name in [theirs.join("notify"), ours.join("link")] {
-            let name = name.to_str().unwrap();
-            let refused = find(&words(&[name]), path, is_writable).unwrap_err();
+        let [script, link] = [theirs.join("notify"), ours.join("link")];
+        let [script, link] = [&script, &link].map(|path| path.to_str().unwrap());
+        for named in [
+            &[script][..],
+            &[link],
+            &["notify", script],
+            &["notify", link],
+        ] {
+            let refused = find(&words(named), &places, is_writable).unwrap_err();
             assert!(
                 matches!(refused, Unusable::Writable(_) | Unusable::Path { .. }),
                 "{refused}"
@@ -134,16 +182,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let path = folder.path().as_os_str();
+        let places = [("PATH", folder.path().as_os_str().to_owned())];
         for (name, said) in [
             ("notify", "there is no program notify in PATH"),
             ("file", "there is no program file in PATH"),
             (file.to_str().unwrap(), "is no program that you may execute"),
             ("/no/such", "/no/such: "),
         ] {
-            let refused = find(&words(&[name]), path, |_| false).unwrap_err();
+            let refused = find(&words(&[name]), &places, |_| false).unwrap_err();
             assert!(refused.to_string().contains(said), "{refused}");
         }
-        assert!(matches!(find(&[], path, |_| false), Err(Unusable::Empty)));
+        assert!(matches!(
+            find(&[], &places, |_| false),
+            Err(Unusable::Empty)
+        ));
     }
 }

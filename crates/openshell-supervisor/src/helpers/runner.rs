@@ -71,7 +71,7 @@ fn serve(socket: &OwnedFd, environment: &[(OsString, OsString)]) -> io::Result<I
     let mut serving = Serving {
         programs: programs
             .into_iter()
-            .map(|program| with_path(program, environment))
+            .map(|program| with_variables(program, environment))
             .collect(),
         running: Vec::new(),
     };
@@ -97,11 +97,16 @@ fn detach(socket: &OwnedFd) -> io::Result<()> {
     sys::block_signals()
 }
 
-/// Returns `program` and its environment: the caller's, with its own PATH.
-fn with_path(program: Program, environment: &[(OsString, OsString)]) -> (Program, Environment) {
-    let others = environment.iter().filter(|(name, _)| name != "PATH");
-    let path = (OsString::from("PATH"), program.search_path.clone());
-    let all: Vec<_> = others.cloned().chain([path]).collect();
+/// Returns `program` and its environment: the caller's, with its own variables.
+fn with_variables(
+    program: Program,
+    environment: &[(OsString, OsString)],
+) -> (Program, Environment) {
+    let is_own = |name: &OsString| program.variables.iter().any(|(own, _)| own == name);
+    let others = environment.iter().filter(|(name, _)| !is_own(name));
+    let own = program.variables.iter();
+    let own = own.filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+    let all: Vec<_> = others.cloned().chain(own).collect();
     (program, Environment::new(&all))
 }
 

@@ -227,6 +227,9 @@ impl Running {
             Stage::Runs(_) if self.written.len() > self.output_bytes => Ended::WroteTooMuch,
             Stage::Runs(_) => by_itself,
         };
+        if ended == Ended::WroteTooMuch {
+            self.written.clear();
+        }
         Report {
             number: self.number,
             ended,

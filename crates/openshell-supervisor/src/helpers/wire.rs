@@ -12,8 +12,8 @@ pub struct Program {
     pub path: PathBuf,
     /// Its name and its arguments.
     pub arguments: Vec<OsString>,
-    /// Its variable PATH.
-    pub search_path: OsString,
+    /// Its variables that name places of programs and code; `None` for one that it does not have.
+    pub variables: Vec<(OsString, Option<OsString>)>,
 }
 
 /// A message to the runner.

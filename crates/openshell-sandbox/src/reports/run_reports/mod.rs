@@ -174,9 +174,10 @@ impl RunReports {
         refusals: &Refusals,
         for_run: &[String],
     ) -> anyhow::Result<()> {
-        if let Some(saved) = &self.saved {
-            saved.finish(for_run)?;
-        }
+        let saved = match &self.saved {
+            Some(saved) => saved.finish(for_run),
+            None => Ok(()),
+        };
         if let Some(output) = &mut self.proposals {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
             output.write(&with_schema(&refusals.proposals(&addresses)))?;
@@ -211,6 +212,6 @@ impl RunReports {
                 logging::config_event(ConfigState::Validated, Severity::Medium, &message);
             }
         }
-        Ok(())
+        saved
     }
 }

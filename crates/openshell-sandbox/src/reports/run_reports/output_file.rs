@@ -1,7 +1,7 @@
 //! A file that a run writes at its end.
 
 use std::fs::{File, Metadata};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -19,12 +19,15 @@ use crate::config::Config;
 pub(super) struct OutputFile {
     path: PathBuf,
     file: File,
+    /// What is in it, as far as it is known.
+    text: String,
 }
 
 impl OutputFile {
     /// Wraps an open file.
     pub(super) fn of(path: PathBuf, file: File) -> Self {
-        Self { path, file }
+        let text = String::new();
+        Self { path, file, text }
     }
 
     /// Returns the absolute path of the file.
@@ -85,7 +88,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// Fails if the metadata of the open file cannot be read.
-    fn is_at(&self, there: Metadata) -> std::io::Result<bool> {
+    fn is_at(&self, there: Metadata) -> io::Result<bool> {
         let ours = self.file.metadata()?;
         Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     }
@@ -101,7 +104,10 @@ impl OutputFile {
             .take(yaml::MAX_DOCUMENT_BYTES as u64)
             .read_to_end(&mut bytes)?;
         match String::from_utf8(bytes) {
-            Ok(text) if text.is_empty() || text.starts_with(first) => Ok(text),
+            Ok(text) if text.is_empty() || text.starts_with(first) => {
+                self.text.clone_from(&text);
+                Ok(text)
+            }
             _ => {
                 let path = self.path.display();
                 bail!(
@@ -114,14 +120,16 @@ impl OutputFile {
     /// Replaces the content with `text`.
     ///
     /// # Errors
-    /// Fails if the disk fails or is full, or another file is in the place of this one.
+    /// Fails if the disk fails or is full, in which case the earlier text stays, or if another file is
+    /// in the place of this one.
     pub(super) fn write(&mut self, text: &str) -> anyhow::Result<()> {
-        let written = self
-            .file
-            .set_len(0)
-            .and_then(|()| self.file.rewind())
-            .and_then(|()| self.file.write_all(text.as_bytes()));
+        let written = fill(&self.file, text);
+        if written.is_err() {
+            // It has had room for that.
+            let _ = fill(&self.file, &self.text);
+        }
         written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        text.clone_into(&mut self.text);
         // A process that can write to the folder may have put another file in its place.
         let there = std::fs::symlink_metadata(&self.path);
         if !there.and_then(|there| self.is_at(there)).unwrap_or(false) {
@@ -133,4 +141,11 @@ impl OutputFile {
         }
         Ok(())
     }
+}
+
+/// Makes `text` the content of `file`. What was there is only overwritten, so that its room stays.
+fn fill(mut file: &File, text: &str) -> io::Result<()> {
+    file.rewind()?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)
 }

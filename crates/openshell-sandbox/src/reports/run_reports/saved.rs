@@ -58,11 +58,9 @@ impl SavedPolicy {
     /// Fails if the line contradicts the policy, or if the disk fails or is full.
     pub(crate) fn keep(&self, line: &str, for_run: &[String]) -> anyhow::Result<()> {
         let mut written = self.written.lock();
-        let mut kept = written.kept.clone();
-        kept.push(line.to_owned());
-        let text = self.text(&kept, for_run)?;
+        let text = self.text(&written.kept, Some(line), for_run)?;
         written.output.write(&text)?;
-        written.kept = kept;
+        written.kept.push(line.to_owned());
         Ok(())
     }
 
@@ -72,12 +70,21 @@ impl SavedPolicy {
     /// Fails if the disk fails or is full.
     pub(super) fn finish(&self, for_run: &[String]) -> anyhow::Result<()> {
         let mut written = self.written.lock();
-        let text = self.text(&written.kept, for_run)?;
+        let text = self.text(&written.kept, None, for_run)?;
         written.output.write(&text)
     }
 
-    /// Returns the policy that was loaded last, with the lines `kept`.
-    fn text(&self, kept: &[String], for_run: &[String]) -> anyhow::Result<String> {
+    /// Returns the policy that was loaded last, with the lines `kept` that fit into it, and with the
+    /// `newest`.
+    ///
+    /// # Errors
+    /// Fails if the newest does not fit.
+    fn text(
+        &self,
+        kept: &[String],
+        newest: Option<&str>,
+        for_run: &[String],
+    ) -> anyhow::Result<String> {
         let loaded = self.loaded.get().text;
         let read = |text: &str| {
             let read = yaml::policy(text).map(|(policy, _)| policy);
@@ -85,7 +92,11 @@ impl SavedPolicy {
         };
         let mut policy = read(&loaded)?;
         let mut documents = vec![loaded.clone()];
-        for line in kept {
+        let mut text = format!("{FIRST}\n");
+        for line in for_run {
+            text.push_str(&format!("# Permitted for this run only: {line}\n"));
+        }
+        for line in kept.iter().map(String::as_str).chain(newest) {
             let document = format!("network_policies:\n  {line}\n");
             let alone = read(&document)?;
             let is_there = |name| policy.network().get(name) == alone.network().get(name);
@@ -93,15 +104,19 @@ impl SavedPolicy {
             if alone.network().keys().all(is_there) {
                 continue;
             }
-            policy = policy.with_network_policies(alone.network())?;
+            match policy.with_network_policies(alone.network()) {
+                Ok(together) => policy = together,
+                // The policy has changed since it was saved.
+                Err(_) if newest != Some(line) => {
+                    text.push_str(&format!("# Does not fit any more: {line}\n"));
+                    continue;
+                }
+                Err(unfit) => return Err(unfit.into()),
+            }
             documents.push(document);
         }
         let documents: Vec<_> = documents.iter().map(String::as_str).collect();
         let body = yaml::merged(&documents).map_err(|violations| anyhow!("{violations}"))?;
-        let mut text = format!("{FIRST}\n");
-        for line in for_run {
-            text.push_str(&format!("# Permitted for this run only: {line}\n"));
-        }
         text.push_str(&body);
         if read(&text)? != policy {
             return Err(anyhow!("the policy cannot be written as it is"))

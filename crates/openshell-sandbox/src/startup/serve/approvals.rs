@@ -104,14 +104,20 @@ impl Approvals for DeskApprovals {
 /// # Errors
 /// What was to be written was not.
 fn said(decision: Decision, done: Done) -> Result<String, Unanswered> {
-    let Some(grant) = done.grant else {
-        return Ok(decision.to_string());
-    };
+    let grant = done.grant.map(|grant| format!("grant {grant}"));
+    let grant = grant.as_deref();
     match done.kept {
-        None => Ok(format!("{decision}: grant {grant}")),
-        Some(Ok(written)) => Ok(format!("{decision}: grant {grant}, written to {written}")),
+        None => Ok(match grant {
+            Some(grant) => format!("{decision}: {grant}"),
+            None => decision.to_string(),
+        }),
+        Some(Ok(written)) => {
+            let grant = grant.unwrap_or("permitted for the run already");
+            Ok(format!("{decision}: {grant}, written to {written}"))
+        }
         Some(Err(why)) => {
-            let said = format!("permitted for this run only (grant {grant}), not saved: {why}");
+            let grant = grant.unwrap_or("which it was already");
+            let said = format!("permitted for this run only ({grant}), not saved: {why}");
             Err(Unanswered::Unfit(said.into()))
         }
     }

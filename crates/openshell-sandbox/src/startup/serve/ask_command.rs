@@ -26,6 +26,12 @@ const AT_ONCE: usize = 4;
 /// The most bytes of an answer.
 const ANSWER_BYTES: usize = 64 * 1024;
 
+/// The state of a question that nobody has answered in time.
+const EXPIRED: &str = "expired";
+
+/// What is said of a program that does not answer.
+const SILENT: &str = "the program gave no answer in time";
+
 /// The index of the program in the list of the runner.
 pub(super) const PROGRAM: usize = 0;
 
@@ -97,7 +103,7 @@ impl AskCommand {
                     let (wanted, gone) = watch::channel(());
                     asked.insert(question.id.clone(), wanted);
                     let turns = Arc::clone(&turns);
-                    running.spawn(self.clone().ask(question, turns, gone));
+                    running.spawn(self.clone().ask(question.id, turns, gone));
                 }
             }
             tokio::select! {
@@ -108,49 +114,49 @@ impl AskCommand {
         }
     }
 
-    /// Has the program answer `question`, unless that is `gone` before.
-    async fn ask(self, question: Question, turns: Arc<Semaphore>, mut gone: watch::Receiver<()>) {
+    /// Has the program answer the question `id`, unless that is `gone` before.
+    async fn ask(self, id: String, turns: Arc<Semaphore>, mut gone: watch::Receiver<()>) {
         let looking = self.desk.watch();
-        let limit = self.desk.hold();
-        let answering = tokio::time::timeout(limit, self.answer(&question, &turns, limit));
-        tokio::select! {
+        let answered = tokio::select! {
             // The sender is dropped, and never sends.
-            _ = gone.changed() => {}
-            answered = answering => {
-                if let Ok(Err(why)) = answered {
-                    let message = format!(
-                        "--ask-command: {why}; the question {} waits for another answer",
-                        question.id
-                    );
-                    logging::config_event(ConfigState::Failed, Severity::Medium, &message);
-                }
-            }
+            _ = gone.changed() => match self.question(&id) {
+                Some(question) if question.state == EXPIRED => Err(SILENT.to_owned()),
+                Some(_) | None => Ok(()),
+            },
+            answered = self.answer(&id, &turns) => answered,
+        };
+        if let Err(why) = answered {
+            let message = format!("--ask-command: {why} [id:{id}]");
+            logging::config_event(ConfigState::Failed, Severity::Medium, &message);
         }
         drop(looking);
     }
 
-    /// Has the program answer `question`.
+    /// Returns the question `id` as it is now.
+    fn question(&self, id: &str) -> Option<Question> {
+        let mut questions = listing(&self.desk).questions.into_iter();
+        questions.find(|question| question.id == id)
+    }
+
+    /// Has the program answer the question `id`.
     ///
     /// # Errors
     /// It gave no answer that has an effect.
-    async fn answer(
-        &self,
-        question: &Question,
-        turns: &Semaphore,
-        limit: Duration,
-    ) -> Result<(), String> {
-        let begin = tokio::time::Instant::now();
+    async fn answer(&self, id: &str, turns: &Semaphore) -> Result<(), String> {
         let _turn = turns.acquire().await.map_err(|error| error.to_string())?;
-        let limit = limit.saturating_sub(begin.elapsed());
+        let Some(question) = self.question(id) else {
+            return Ok(());
+        };
+        let limit = Duration::from_secs(question.seconds_left + 1);
         let input = format!("{}\n", question.to_json(&self.sandbox));
         let report = self.helpers.run(PROGRAM, input, limit, ANSWER_BYTES).await;
         let report = report.map_err(|error| error.to_string())?;
         self.log_errors(&report.errors);
-        let Some(decision) = wanted(&report, &question.id)?.decision() else {
+        let Some(decision) = wanted(&report, id)?.decision() else {
             return Ok(());
         };
         let desk = Arc::clone(&self.desk);
-        let id = question.id.clone();
+        let id = question.id;
         let decided = tokio::task::spawn_blocking(move || desk.decide(&id, decision, 0, BY));
         match decided.await.map_err(|error| error.to_string())? {
             // Somebody else was faster, or it is asked anew.
@@ -182,7 +188,7 @@ fn wanted(report: &Report, id: &str) -> Result<Wanted, String> {
         Ended::Exited(0) => {}
         Ended::Exited(status) => return Err(format!("the program ended with status {status}")),
         Ended::Signalled(signal) => return Err(format!("signal {signal} ended the program")),
-        Ended::TimedOut => return Err("the program gave no answer in time".to_owned()),
+        Ended::TimedOut => return Err(SILENT.to_owned()),
         Ended::WroteTooMuch => {
             return Err(format!(
                 "the program wrote more than {ANSWER_BYTES} bytes, which is no answer"

@@ -16,6 +16,12 @@ use openshell_telemetry::logging;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+/// Why no program is started any more.
+const OVER: &str = "the runner of helper programs has ended";
+
+/// How much later than the deadline of a program its report may come.
+const LATE: Duration = Duration::from_secs(5);
+
 /// The programs that the runner starts.
 #[derive(Debug)]
 pub(super) struct Helpers {
@@ -28,6 +34,15 @@ pub(super) struct Helpers {
 struct Waiting {
     last: u64,
     receivers: BTreeMap<u64, oneshot::Sender<Report>>,
+    /// True once the runner has ended.
+    is_over: bool,
+}
+
+impl Waiting {
+    fn end(&mut self) {
+        self.is_over = true;
+        self.receivers.clear();
+    }
 }
 
 impl Helpers {
@@ -54,13 +69,18 @@ impl Helpers {
                     }
                 }
                 Ok(None) => break "it was ended".to_owned(),
+                // The report is lost, and its start fails by its own deadline.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    let message = format!("the report of a helper program is lost: {error}");
+                    logging::config_event(ConfigState::Failed, Severity::Medium, &message);
+                }
                 Err(error) => break error.to_string(),
             }
         };
         let message =
             format!("helper programs cannot be started any more, restart to use them: {why}");
         logging::config_event(ConfigState::Failed, Severity::High, &message);
-        self.waiting.lock().receivers.clear();
+        self.waiting.lock().end();
         pending().await
     }
 
@@ -79,6 +99,9 @@ impl Helpers {
         let (sender, receiver) = oneshot::channel();
         let number = {
             let mut waiting = self.waiting.lock();
+            if waiting.is_over {
+                return Err(io::Error::other(OVER));
+            }
             waiting.last += 1;
             let number = waiting.last;
             waiting.receivers.insert(number, sender);
@@ -96,9 +119,11 @@ impl Helpers {
             output_bytes,
         };
         self.socket.send(&Request::Start(start), &[]).await?;
-        receiver
-            .await
-            .map_err(|_| io::Error::other("the runner of helper programs has ended"))
+        match tokio::time::timeout(limit + LATE, receiver).await {
+            Ok(Ok(report)) => Ok(report),
+            Ok(Err(_)) => Err(io::Error::other(OVER)),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 }
 

@@ -229,9 +229,9 @@ fn start_helpers(
     else {
         return Ok(());
     };
-    let HelperCommand { words, search_path } = command;
+    let HelperCommand { words, places } = command;
     let landlock = init.granted.clone();
-    let program = program::find(words, search_path, |path| landlock.grants_writing(path));
+    let program = program::find(words, places, |path| landlock.grants_writing(path));
     let program = program.context("--ask-command")?;
     let helpers = Helpers::begin(runner, vec![program]).context("--ask-command")?;
     let asking = AskCommand {

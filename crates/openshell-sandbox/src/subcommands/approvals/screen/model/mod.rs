@@ -88,6 +88,8 @@ pub(super) struct Opened {
     pub(super) asked: Option<&'static str>,
     /// What saving the chosen line would change.
     pub(super) difference: Option<String>,
+    /// True while it is asked what saving would change.
+    pub(super) is_asking: bool,
 }
 
 impl Opened {
@@ -272,6 +274,7 @@ impl Screen {
             end_seen: None,
             asked: None,
             difference: None,
+            is_asking: false,
         });
     }
 
@@ -296,6 +299,7 @@ impl Screen {
             Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Char('j' | 'k')
         );
         // What saving changes may not fit on the screen.
+        opened.is_asking &= is_scrolling;
         let asked = if is_scrolling && opened.difference.is_some() {
             opened.asked
         } else {
@@ -323,6 +327,7 @@ impl Screen {
                     line: opened.line,
                 };
                 let sandbox = opened.at.sandbox.clone();
+                opened.is_asking = true;
                 self.view = View::Question(opened);
                 return Some(Action::Give(sandbox, preview));
             }
@@ -385,7 +390,9 @@ impl Screen {
         if let View::Question(opened) = &mut self.view
             && opened.at.id == id
             && opened.line == line
+            && opened.is_asking
         {
+            opened.is_asking = false;
             opened.difference = Some(difference);
             opened.end_seen = None;
             opened.asked = Some("save");

@@ -246,14 +246,24 @@ fn a_line_is_saved_after_its_difference_was_on_the_screen() {
         opened.end_seen.get_or_insert(at);
         at + SEEN
     };
+    let ask = |screen: &mut Screen, now: Instant| {
+        let Some(Action::Give(_, preview)) = screen.press(Key::Char('s'), true, now) else {
+            panic!("{:?}", screen.view);
+        };
+        assert!(matches!(preview, Answer::Preview { .. }), "{preview:?}");
+        preview
+    };
+    let difference = || Answered::Done("policy.yaml, line 7:\n+  ask".to_owned());
     let now = see(&mut screen, begin);
-    let Some(Action::Give(_, preview)) = screen.press(Key::Char('s'), true, now) else {
+    let preview = ask(&mut screen, now);
+    // A key that comes before the difference makes that one too late.
+    assert!(screen.press(Key::Char('r'), true, now).is_none());
+    screen.answered(&preview, difference());
+    let View::Question(opened) = &screen.view else {
         panic!("{:?}", screen.view);
     };
-    assert!(matches!(preview, Answer::Preview { .. }), "{preview:?}");
-    // Without the difference a `y` does nothing.
-    assert!(screen.press(Key::Char('y'), true, now).is_none());
-    let difference = || Answered::Done("policy.yaml, line 7:\n+  ask".to_owned());
+    assert_eq!(opened.asked, Some("run"));
+    let preview = ask(&mut screen, now);
     screen.answered(&preview, difference());
     assert!(
         screen.press(Key::Char('y'), true, now).is_none(),
@@ -265,6 +275,7 @@ fn a_line_is_saved_after_its_difference_was_on_the_screen() {
     screen.press(Key::Down, true, now);
     screen.press(Key::Char('n'), true, now);
     assert!(screen.press(Key::Char('y'), true, now).is_none());
+    let preview = ask(&mut screen, now);
     screen.answered(&preview, difference());
     let now = see(&mut screen, now);
     screen.press(Key::Down, true, now);
