@@ -93,6 +93,19 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Moves in the text, or among the lines of policy, of which there are as many as `lines`.
+    fn shift(&mut self, key: Key, lines: usize) {
+        match key {
+            Key::Char('w') if self.line + 1 < lines => self.choose(self.line + 1),
+            Key::Char('n') if self.line > 0 => self.choose(self.line - 1),
+            Key::Down | Key::Char('j') => self.top += 1,
+            Key::Up | Key::Char('k') => self.top = self.top.saturating_sub(1),
+            Key::PageDown => self.top += PAGE,
+            Key::PageUp => self.top = self.top.saturating_sub(PAGE),
+            Key::Char(_) | Key::Enter | Key::Back | Key::Suspend => {}
+        }
+    }
+
     /// Chooses the line with this index, which has to be read to its end again.
     fn choose(&mut self, line: usize) {
         self.line = line;
@@ -342,31 +355,10 @@ impl Screen {
             }
             (Key::Char('d'), _) if is_open => Some("deny"),
             (Key::Char('x'), _) if is_open => Some("deny_run"),
-            (Key::Char('w'), _) if opened.line + 1 < lines => {
-                opened.choose(opened.line + 1);
+            (key, _) => {
+                opened.shift(key, lines);
                 None
             }
-            (Key::Char('n'), _) if opened.line > 0 => {
-                opened.choose(opened.line - 1);
-                None
-            }
-            (Key::Down | Key::Char('j'), _) => {
-                opened.top += 1;
-                None
-            }
-            (Key::Up | Key::Char('k'), _) => {
-                opened.top = opened.top.saturating_sub(1);
-                None
-            }
-            (Key::PageDown, _) => {
-                opened.top += PAGE;
-                None
-            }
-            (Key::PageUp, _) => {
-                opened.top = opened.top.saturating_sub(PAGE);
-                None
-            }
-            (Key::Char(_) | Key::Enter | Key::Suspend, _) => None,
         };
         let Some(decision) = decision else {
             if opened.asked.is_none() {
