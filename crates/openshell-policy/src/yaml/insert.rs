@@ -25,7 +25,9 @@ pub enum NotInserted {
     Invalid(String),
     #[error("it does not fit: {0}")]
     Unfit(String),
-    #[error("its network_policies are not a block with one key a line")]
+    #[error(
+        "its network_policies are not a block with one key a line; write them so, or copy the line"
+    )]
     NoPlace,
 }
 

@@ -339,7 +339,9 @@ impl Desk {
     fn may_keep(&self, shown: &Shown, proposed: &Proposed) -> Result<Difference, Unanswered> {
         let program = &shown.wish.caller.program.executable;
         if (self.is_writable)(Path::new(program)) {
-            let why = format!("{program} can be changed by what runs inside, so it is never saved");
+            let why = format!(
+                "{program} can be changed by what runs inside, so it is never saved; answer run"
+            );
             return Err(Unanswered::Unfit(why.into()));
         }
         let permits = permits(&alone(shown), &self.policy.base(), &proposed.line);

@@ -131,13 +131,18 @@ impl PolicyFile {
             bail!("it is not a regular file");
         }
         if data.uid() != self.owner {
-            bail!("it belongs to user {}, not to you", data.uid());
+            bail!(
+                "it belongs to user {}, not to you; copy the line",
+                data.uid()
+            );
         }
         if data.mode() & 0o200 == 0 {
-            bail!("it is read-only");
+            bail!("it is read-only; make it writable, or copy the line");
         }
         if (self.is_writable)(&folder.path().join(name)) {
-            bail!("the command can write it too, so what it holds may be the command's");
+            bail!(
+                "the command can write it too, so what it holds may be the command's; move it out of what is granted"
+            );
         }
         let mut text = String::new();
         let limit = yaml::MAX_DOCUMENT_BYTES as u64 + 1;

@@ -157,6 +157,12 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     })
 }
 
+/// Returns what tells whether the workload can write a path.
+fn writable(init: &ConfinedInit) -> impl Fn(&Path) -> bool + Send + Sync + use<> {
+    let landlock = init.granted.clone();
+    move |path| landlock.grants_writing(path)
+}
+
 /// Has a person asked about what the policy of `in_force` refuses.
 fn asking(
     in_force: InForce,
@@ -166,8 +172,7 @@ fn asking(
     audience: &Audience,
 ) -> InForce {
     in_force.asking(|policy| {
-        let landlock = init.granted.clone();
-        let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
+        let is_writable = Box::new(writable(init));
         let audit = Arc::clone(&audience.audit);
         Desk::new(settings, policy, is_writable, Box::new(keeping), audit)
     })
@@ -183,8 +188,7 @@ fn keeping(
     if let Some(saved) = saved {
         return Keeping::Saved(saved);
     }
-    let landlock = init.granted.clone();
-    let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
+    let is_writable = Box::new(writable(init));
     let owner = origin::uid_of_caller(config.sudo);
     let policy = &config.inputs.policy;
     match PolicyFile::of(policy, owner, is_writable, writes.clone()) {
@@ -230,8 +234,7 @@ fn start_helpers(
         return Ok(());
     };
     let HelperCommand { words, places } = command;
-    let landlock = init.granted.clone();
-    let program = program::find(words, places, |path| landlock.grants_writing(path));
+    let program = program::find(words, places, writable(init));
     let program = program.context("--ask-command")?;
     let helpers = Helpers::begin(runner, vec![program]).context("--ask-command")?;
     let asking = AskCommand {
