@@ -87,6 +87,7 @@ words! {
         Credential = "credential",
         Inference = "inference",
         Observation = "observe",
+        Sandbox = "sandbox",
         Firewall = "nftables",
         Undecided = "-",
     }
@@ -130,6 +131,9 @@ words! {
         Enforced = "ENFORCED",
         Degraded = "DEGRADED",
         Left = "LEFT",
+        Proposed = "PROPOSED",
+        Approved = "APPROVED",
+        Rejected = "REJECTED",
     }
 }
 

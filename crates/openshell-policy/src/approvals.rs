@@ -5,6 +5,9 @@ use std::ops::RangeInclusive;
 /// The bounds of the time that a request waits for a person, in seconds.
 const HOLD: RangeInclusive<u16> = 5..=3600;
 
+/// The host at which programs inside ask about the policy, and propose lines of it.
+pub const HOST: &str = "policy.local";
+
 /// How a person is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Approvals {

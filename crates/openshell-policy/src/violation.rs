@@ -268,6 +268,8 @@ pub enum ViolationKind {
          no entry, and HTTP/2 and TLS are never permitted"
     )]
     UpgradeInvalid(String),
+    #[error("{0} is the sandbox's own, and no policy decides about it")]
+    OwnHost(&'static str),
     #[error("`protocol: tcp` needs a `host`")]
     TcpWithoutHost,
     #[error(

@@ -28,6 +28,7 @@ pub mod approvals;
 pub mod relay;
 
 pub mod inference;
+pub mod policy_local;
 
 pub mod doors;
 

@@ -27,6 +27,7 @@ use crate::doors::proxy::Proxy;
 use crate::ground::peer::{Caller, Program};
 use crate::ground::target::{Scheme, Target};
 use crate::inference::route::Route;
+use crate::policy_local::serve::PolicyLocal;
 use crate::reach::authorize::authorizer::{Authorization, Authorizer, Mode};
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::revocation::RevocationWatch;
@@ -209,6 +210,7 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
         leaks: Arc::default(),
         sessions: Arc::default(),
         memory: Default::default(),
+        guidance: Arc::default(),
         audit,
     })
 }
@@ -217,6 +219,12 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
     let services = Arc::clone(services);
     let interceptor = Interceptor::new(None);
+    let policy_local = PolicyLocal::new(
+        Arc::clone(&services.authorizer.policy),
+        Arc::default(),
+        None,
+        Arc::clone(&services.guidance),
+    );
     Arc::new(Proxy {
         services,
         witness: Arc::new(Blind),
@@ -224,6 +232,7 @@ pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
         interceptor,
         names: None,
         inference: None,
+        policy_local: Arc::new(policy_local),
     })
 }
 

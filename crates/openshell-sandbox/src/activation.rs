@@ -13,6 +13,7 @@ use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::{Inference, Route, RouteTable};
+use openshell_proxy::policy_local::serve::PolicyLocal;
 use openshell_telemetry::logging;
 use tokio::sync::mpsc;
 
@@ -92,13 +93,23 @@ pub(crate) struct InForce {
     /// Detects the secrets in force in messages.
     pub(crate) leaks: Arc<LeakDetector>,
     pub(crate) reloads: Arc<Reloads>,
-    /// Asks a person about what is refused; `None` if nobody is asked.
+    /// Asks a person; `None` if nobody is asked.
     pub(crate) approvals: Option<Arc<Desk>>,
+    /// Answers programs that ask about the policy.
+    pub(crate) policy_local: Arc<PolicyLocal>,
 }
 
+/// Whom a sandbox asks, and what answers its programs.
+pub(crate) type Answering = (Option<Arc<Desk>>, PolicyLocal);
+
 impl InForce {
-    /// Puts the parts that a sandbox starts with in force, and logs the credentials.
-    pub(crate) fn new(initial: Initial, leaks: LeakMode) -> Self {
+    /// Puts the parts that a sandbox starts with in force, and logs the credentials. `answering` makes
+    /// what answers about the policy.
+    pub(crate) fn new(
+        initial: Initial,
+        leaks: LeakMode,
+        answering: impl FnOnce(&Arc<PolicyStore>) -> Answering,
+    ) -> Self {
         let Initial {
             policy,
             credentials,
@@ -119,20 +130,17 @@ impl InForce {
             leaks.know_keys(table.keys());
             Arc::new(Inference::new(table))
         });
+        let policy = Arc::new(PolicyStore::new(policy.compiled.0));
+        let (approvals, policy_local) = answering(&policy);
         Self {
-            policy: Arc::new(PolicyStore::new(policy.compiled.0)),
+            policy,
             vault,
             inference,
             leaks,
             reloads,
-            approvals: None,
+            approvals,
+            policy_local: policy_local.into(),
         }
-    }
-
-    /// Asks a person about what the policy in force refuses.
-    pub(crate) fn asking(self, desk: impl FnOnce(Arc<PolicyStore>) -> Arc<Desk>) -> Self {
-        let approvals = Some(desk(Arc::clone(&self.policy)));
-        Self { approvals, ..self }
     }
 
     /// Puts `snapshot` in force, with the lines that a person has added and that still fit.

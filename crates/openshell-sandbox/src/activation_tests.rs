@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::{Inference, RouteTable};
+use openshell_proxy::policy_local::serve::PolicyLocal;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::files::protected::Protection;
 use tokio::sync::{mpsc, oneshot};
@@ -100,7 +101,10 @@ impl Owner {
                 .0,
         ));
         let vault = Arc::new(CurrentVault::default());
+        let policy_local =
+            PolicyLocal::new(Arc::clone(&policy), Arc::default(), None, Arc::default());
         let in_force = InForce {
+            policy_local: policy_local.into(),
             approvals: None,
             policy,
             vault,

@@ -31,7 +31,12 @@ impl<'l> Asking<'l> {
     }
 
     pub(super) fn of(sandbox: Sandbox<'l>, lab: &'l Lab, command: &[&str]) -> Self {
-        let started = sandbox.args(&["--name", "web", "--ask"]).start(command);
+        Self::with(sandbox, lab, "--ask", command)
+    }
+
+    /// Starts a sandbox with `flag`, which makes it ask.
+    pub(super) fn with(sandbox: Sandbox<'l>, lab: &'l Lab, flag: &str, command: &[&str]) -> Self {
+        let started = sandbox.args(&["--name", "web", flag]).start(command);
         super::ssh::wait_for(lab, "PROC:LAUNCH");
         Self { lab, started }
     }
@@ -74,6 +79,10 @@ impl<'l> Asking<'l> {
         let id = question["id"].as_str().unwrap();
         let (said, code) = self.approvals(&format!("decide {id} {answer}"));
         assert_eq!(code, 0, "{said}");
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        self.started.signal(signal);
     }
 
     pub(super) fn wait(self) -> Finished {
@@ -201,7 +210,7 @@ fn an_answer_for_the_run_holds_until_it_is_taken_back() {
     assert!(finished.stdout.ends_with(" 403\n"), "{}", finished.stdout);
     assert_eq!(finished.logged("APPROVAL:REVOKED").len(), 2);
     for said in [
-        "1 request waits for your answer: openshell-sandbox approvals web",
+        "1 question waits for your answer: openshell-sandbox approvals web",
         "permitted by you:",
     ] {
         let stderr = &finished.stderr;

@@ -43,6 +43,7 @@ mod one_line;
 mod origin;
 mod pages;
 mod policy;
+mod policy_local;
 mod process;
 mod programs;
 mod project_settings;

@@ -16,6 +16,9 @@ pub trait Approvals: fmt::Debug + Send + Sync {
     /// Follows them. While somebody does, requests wait longer.
     fn follow(&self) -> Box<dyn Follow>;
 
+    /// Begins an answer: until the value is dropped, the sandbox waits a moment before it ends.
+    fn begin(&self) -> Box<dyn Send>;
+
     /// Gives the answer of the user with this id. Blocks.
     fn answer(&self, answer: Answer, uid: u32) -> Answered;
 }
@@ -81,6 +84,7 @@ async fn give(
     answer: Answer,
     uid: u32,
 ) -> io::Result<()> {
+    let _begun = approvals.begin();
     let approvals = Arc::clone(approvals);
     let answered = tokio::task::spawn_blocking(move || approvals.answer(answer, uid));
     let answered = answered.await.map_err(io::Error::other)?;

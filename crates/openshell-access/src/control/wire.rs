@@ -41,6 +41,8 @@ pub enum Answer {
         decision: String,
         /// The line that permits it, counted from 0.
         line: usize,
+        /// Why it is denied, for the program that has proposed it; empty without a reason.
+        reason: String,
     },
     /// Says what saving a line would change, and answers nothing.
     Preview {

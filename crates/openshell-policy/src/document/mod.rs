@@ -1,6 +1,7 @@
 //! Serialisation of a policy as a document that reads back as the same policy: presets are
 //! expanded, `port` becomes `ports`, and absent fields are left out.
 
+pub mod outline;
 mod rpc;
 
 use std::collections::BTreeMap;

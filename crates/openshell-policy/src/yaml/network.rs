@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use crate::address::AddressRange;
+use crate::approvals::HOST as OWN_HOST;
 use crate::network::binary::{Binary, BinaryPattern};
 use crate::network::endpoint::{Endpoint, EndpointParts, Enforcement, Protocol, UpgradeProtocol};
 use crate::network::host::HostPattern;
@@ -127,12 +128,19 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     endpoint.filter(|_| reader.violation_count() == before)
 }
 
+/// Parses the host of an endpoint, which is not one of the sandbox's own.
+fn host(text: &str) -> Result<HostPattern, ViolationKind> {
+    let host = HostPattern::parse(text)?;
+    if host.to_string() == OWN_HOST {
+        return Err(ViolationKind::OwnHost(OWN_HOST));
+    }
+    Ok(host)
+}
+
 /// Reads what is written of an endpoint.
 fn endpoint_parts(reader: &mut Reader, keys: &mut Keys<'_>) -> EndpointParts {
     let mut parts = EndpointParts {
-        host: keys.read(reader, "host", |reader, at| {
-            reader.text(at, HostPattern::parse)
-        }),
+        host: keys.read(reader, "host", |reader, at| reader.text(at, host)),
         port: keys.read(reader, "port", port),
         ports: keys.read(reader, "ports", |reader, at| {
             let items = reader.sequence(at)?;

@@ -82,11 +82,13 @@ pub enum Unanswered {
     Unfit(Cow<'static, str>),
 }
 
-/// Who has answered.
+/// Who has answered, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answerer {
+pub struct Answerer<'a> {
     /// How: `terminal`, `command` or `gateway`.
     pub way: &'static str,
     /// The user, if the answer came from this host.
     pub uid: Option<u32>,
+    /// The reason, which the program gets that has proposed what is denied; empty without one.
+    pub reason: &'a str,
 }

@@ -8,15 +8,14 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::approvals::about::About;
 use crate::approvals::answer::{Answerer, Decision, Done, Unanswered};
 use crate::approvals::desk::Desk;
 use crate::approvals::grants::{Grant, Granted};
 use crate::approvals::keep::Difference;
-use crate::approvals::line::{Proposed, permits};
+use crate::approvals::line::Proposed;
 use crate::approvals::question::{QuestionId, Shown};
 use crate::approvals::state::{Stage, Turn};
-use crate::approvals::wish::Wish;
-use crate::decide::own_lines::OwnLines;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Dropped, PolicyStore};
 
@@ -79,21 +78,13 @@ impl Drop for Watcher {
 
 /// Compares the line `proposed` with what was shown, under the policy `in_force`.
 fn examine(shown: &Shown, proposed: &Proposed, in_force: &Arc<Snapshot>) -> Examined {
-    let snapshot = shown.wish.own.over(Arc::clone(in_force));
-    if shown.wish.judge(&snapshot).is_ok() {
+    let snapshot = shown.about.over(Arc::clone(in_force));
+    if shown.about.is_permitted(&snapshot) {
         return Examined::Permitted;
     }
-    match permits(&shown.wish, &snapshot, &proposed.line) {
+    match shown.about.permits(&snapshot, &proposed.line) {
         Some(permits) if permits == proposed.permits => Examined::Same,
         Some(_) | None => Examined::Stale,
-    }
-}
-
-/// Returns what was asked, without lines that hold for its connection alone.
-fn alone(shown: &Shown) -> Wish {
-    Wish {
-        own: OwnLines::default(),
-        ..shown.wish.clone()
     }
 }
 
@@ -145,6 +136,19 @@ impl Desk {
         self.state.lock().held()
     }
 
+    /// Returns the number of requests that wait, and of proposals that nobody has answered.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let state = self.state.lock();
+        state.held() + state.proposals()
+    }
+
+    /// Returns true if what is refused is asked about, and not only what programs propose.
+    #[must_use]
+    pub fn asks_of_refusals(&self) -> bool {
+        self.settings.asks_of_refusals
+    }
+
     /// Returns the number of requests that nobody was asked about because of a bound.
     #[must_use]
     pub fn limited(&self) -> u64 {
@@ -168,6 +172,8 @@ impl Desk {
         let listed = questions.into_iter().map(|(id, entry)| {
             let oldest = entry.slots.front().and_then(|number| state.slot(*number));
             let left = oldest.map(|slot| slot.until(hold).saturating_duration_since(now));
+            // A proposal waits as long as the sandbox runs.
+            let left = left.or_else(|| entry.is_proposal().then_some(hold));
             let lines = entry.shown.lines.iter().enumerate();
             Listed {
                 id: id.clone(),
@@ -181,7 +187,7 @@ impl Desk {
                     })
                     .collect(),
                 state: entry.stage.as_str(),
-                held: entry.slots.len(),
+                held: entry.held(),
                 seconds_left: left.unwrap_or_default().as_secs(),
             }
         });
@@ -237,7 +243,7 @@ impl Desk {
         id: &str,
         decision: Decision,
         line: usize,
-        by: Answerer,
+        by: Answerer<'_>,
     ) -> Result<Done, Unanswered> {
         let taken = self.state.lock().take(id);
         let (id, shown, stage) = taken.ok_or(Unanswered::Gone)?;
@@ -250,6 +256,9 @@ impl Desk {
             Err(Unanswered::Gone) | Ok(_) => {}
         }
         drop(state);
+        if let (Err(Unanswered::Stale), About::Proposed(proposal)) = (&decided, &shown.about) {
+            self.ask_again(proposal);
+        }
         self.note_change();
         decided
     }
@@ -261,11 +270,16 @@ impl Desk {
         stage: Stage,
         decision: Decision,
         line: usize,
-        by: Answerer,
+        by: Answerer<'_>,
     ) -> Result<Done, Unanswered> {
         if stage != Stage::Held && matches!(decision, Decision::Once | Decision::Deny) {
             return Err(Unanswered::Unfit(
                 "nothing waits under this question any more; it takes run, save or deny_run".into(),
+            ));
+        }
+        if decision == Decision::Once && matches!(shown.about, About::Proposed(_)) {
+            return Err(Unanswered::Unfit(
+                "nothing waits under a proposal; it takes run, save, deny or deny_run".into(),
             ));
         }
         let proposed = chosen(shown, line)?;
@@ -275,15 +289,16 @@ impl Desk {
             Decision::Deny | Decision::DenyRun => {
                 let mut state = self.state.lock();
                 state.finish(id, decision.as_str(), || Turn::Denied);
-                let program = self.counted_as(&shown.wish.caller.program.executable);
+                let program = self.counted_as(shown.about.program());
                 let is_muted = state.bounds.deny(&program);
                 if decision == Decision::DenyRun {
-                    let wish = shown.wish.denied_for_run(&program);
+                    let wish = shown.about.denied_for_run(&program);
                     if state.bounds.deny_for_run(wish) {
                         self.reporter.asks_no_more();
                     }
                 }
                 drop(state);
+                shown.about.reject(by.reason);
                 self.reporter.denied(id, shown, decision, by);
                 if is_muted {
                     self.reporter.mutes(&program);
@@ -299,7 +314,7 @@ impl Desk {
         id: &QuestionId,
         shown: &Arc<Shown>,
         proposed: &Proposed,
-        by: Answerer,
+        by: Answerer<'_>,
     ) -> Result<Done, Unanswered> {
         let examined = examine(shown, proposed, &self.policy.load());
         let next = QuestionId::new().map_err(|_| Unanswered::Unfit("there is no new id".into()))?;
@@ -315,7 +330,7 @@ impl Desk {
                 state.grants.note(Decision::Once.as_str(), &proposed.yaml);
             }
         }
-        let program = self.counted_as(&shown.wish.caller.program.executable);
+        let program = self.counted_as(shown.about.program());
         state.bounds.permit(&program);
         let are_others = state.has(&next);
         drop(state);
@@ -337,14 +352,16 @@ impl Desk {
 
     /// Checks that `proposed` can be written, and that it then permits exactly what was shown.
     fn may_keep(&self, shown: &Shown, proposed: &Proposed) -> Result<Difference, Unanswered> {
-        let program = &shown.wish.caller.program.executable;
-        if (self.is_writable)(Path::new(program)) {
+        let programs = shown.about.permitted().into_iter();
+        let mut writable = programs.filter(|program| (self.is_writable)(Path::new(program)));
+        if let Some(program) = writable.next() {
             let why = format!(
                 "{program} can be changed by what runs inside, so it is never saved; answer run"
             );
             return Err(Unanswered::Unfit(why.into()));
         }
-        let permits = permits(&alone(shown), &self.policy.base(), &proposed.line);
+        let alone = shown.about.alone();
+        let permits = alone.permits(&self.policy.base(), &proposed.line);
         if permits.as_ref() != Some(&proposed.permits) {
             return Err(Unanswered::Unfit(
                 "without what was permitted for the run the line would permit something else than \
@@ -363,7 +380,7 @@ impl Desk {
         shown: &Shown,
         proposed: &Proposed,
         decision: Decision,
-        by: Answerer,
+        by: Answerer<'_>,
     ) -> Result<Done, Unanswered> {
         if decision == Decision::Save {
             self.may_keep(shown, proposed)?;
@@ -404,7 +421,7 @@ impl Desk {
         let grant = Some(grant).filter(|grant| !grant.is_empty());
         // What only another line permits for the run is written too.
         let is_to_be_kept =
-            decision == Decision::Save && alone(shown).judge(&self.policy.base()).is_err();
+            decision == Decision::Save && !shown.about.alone().is_permitted(&self.policy.base());
         let kept = is_to_be_kept.then(|| self.write(grant.as_deref(), &proposed.yaml));
         let scope = match &kept {
             Some(Ok(_)) => Decision::Save,
@@ -418,9 +435,10 @@ impl Desk {
         } else {
             state.finish(id, PERMITTED, || Turn::Judge);
         }
-        let program = self.counted_as(&shown.wish.caller.program.executable);
+        let program = self.counted_as(shown.about.program());
         state.bounds.permit(&program);
         drop(state);
+        shown.about.approve(self.policy.load().generation());
         self.reporter
             .granted(id, shown, scope, grant.as_deref(), by);
         Ok(Done { grant, kept })
@@ -445,7 +463,7 @@ impl Desk {
     ///
     /// # Errors
     /// There is no such grant.
-    pub fn revoke(&self, id: &str, by: Answerer) -> Result<Grant, Unanswered> {
+    pub fn revoke(&self, id: &str, by: Answerer<'_>) -> Result<Grant, Unanswered> {
         let grant = self.state.lock().grants.remove(id);
         let grant = grant.ok_or(Unanswered::Gone)?;
         self.policy.remove(&grant.line);
@@ -466,6 +484,7 @@ impl Desk {
                 self.reporter.revoked(&grant, None, &why);
             }
         }
+        self.settle_proposals();
         self.note_change();
     }
 

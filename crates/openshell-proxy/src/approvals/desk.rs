@@ -20,6 +20,7 @@ use crate::approvals::wish::Wish;
 use crate::decide::own_lines::OwnLines;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
+use crate::ground::target::Target;
 use crate::reach::authorize::asker::Asker;
 
 /// How long a line for one connection holds.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub hold: Duration,
     /// The most new questions in a minute.
     pub rate: usize,
+    /// False if nothing that is refused is asked about, only what programs propose.
+    pub asks_of_refusals: bool,
 }
 
 /// The requests that wait, the questions about them, and the answers.
@@ -51,8 +54,20 @@ pub struct Desk {
     /// Counts the changes that lists show.
     pub(super) changes: watch::Sender<u64>,
     pub(super) looks: watch::Sender<Looks>,
+    /// Counts the answers whose effect is still to be told.
+    answering: watch::Sender<usize>,
     /// The turn to build a question.
     building: Arc<Semaphore>,
+}
+
+/// An answer whose effect is still to be told.
+#[derive(Debug)]
+pub struct Answering(Arc<Desk>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.send_modify(|count| *count -= 1);
+    }
 }
 
 impl fmt::Debug for Desk {
@@ -127,8 +142,23 @@ impl Desk {
             state: Mutex::default(),
             changes: watch::Sender::new(0),
             looks: watch::Sender::default(),
+            answering: watch::Sender::default(),
             building: Arc::new(Semaphore::new(1)),
         })
+    }
+
+    /// Notes that an answer is given, until the value is dropped.
+    #[must_use]
+    pub fn answering(self: &Arc<Self>) -> Answering {
+        self.answering.send_modify(|count| *count += 1);
+        Answering(Arc::clone(self))
+    }
+
+    /// Waits until the effect of every answer was told.
+    pub async fn all_told(&self) {
+        let mut answering = self.answering.subscribe();
+        // The desk, and with it the sender, lives as long as this.
+        let _ = answering.wait_for(|count| *count == 0).await;
     }
 
     /// The most bytes of what is asked for. Nothing longer is asked.
@@ -159,6 +189,7 @@ impl Desk {
         let snapshot = self.policy.load();
         let generation = snapshot.generation();
         let own = wish.own.clone();
+        let target = wish.target.clone();
         let Some(mut ticket) = ticket.or_else(|| self.enter(&asker, &wish)) else {
             return refused;
         };
@@ -182,7 +213,7 @@ impl Desk {
             Built::Question(shown) => shown,
             Built::None => return refused,
         };
-        let Some((id, mut turns)) = self.place(number, *shown) else {
+        let Some((id, mut turns)) = self.place(number, *shown, target) else {
             return refused;
         };
         let changed = async {
@@ -279,9 +310,14 @@ impl Desk {
         building.await.unwrap_or(Built::None)
     }
 
-    /// Puts the request with this `number` under the question that shows the same, or under a new
-    /// one; `None` if there can be none.
-    fn place(&self, number: u64, shown: Shown) -> Option<(QuestionId, oneshot::Receiver<Turn>)> {
+    /// Puts the request with this `number`, for `target`, under the question that shows the same, or
+    /// under a new one; `None` if there can be none.
+    fn place(
+        &self,
+        number: u64,
+        shown: Shown,
+        target: Target,
+    ) -> Option<(QuestionId, oneshot::Receiver<Turn>)> {
         let mut state = self.state.lock();
         if state.is_closed {
             return None;
@@ -293,8 +329,7 @@ impl Desk {
                 let id = QuestionId::new().ok()?;
                 let policy = self.policy.load();
                 let network = policy.policy().network();
-                let target = &shown.wish.target;
-                let name = state.name(target, |name| network.contains_key(name))?;
+                let name = state.name(&target, |name| network.contains_key(name))?;
                 let shown = shown.named(&name);
                 self.reporter.asked(&id, &shown);
                 state.list(id.clone(), Arc::new(shown));

@@ -112,8 +112,13 @@ pub(super) fn permits(wish: &Wish, snapshot: &Snapshot, line: &Line) -> Option<V
     if !change.takes_away.is_empty() {
         return None;
     }
-    let permits = change.permits.into_iter().chain(left_open(wish, line));
-    Some(permits.map(|words| visible(&words).into_owned()).collect())
+    Some(in_words(change.permits, left_open(wish, line)))
+}
+
+/// Returns what a line `permits`, and what it leaves `open`, as it is shown.
+pub(super) fn in_words(permits: Vec<String>, open: Vec<String>) -> Vec<String> {
+    let words = permits.into_iter().chain(open);
+    words.map(|words| visible(&words).into_owned()).collect()
 }
 
 /// Returns what `line` leaves open.
@@ -135,17 +140,25 @@ fn left_open(wish: &Wish, line: &Line) -> Vec<String> {
         },
         (None, Some(_)) => open.push("with any path, query and header".to_owned()),
     }
-    let reads = wish
-        .method()
-        .is_none_or(|method| matches!(method, "GET" | "HEAD" | "OPTIONS"));
-    if reads && l7.is_some() {
-        open.push("data can leave in the path and the query of what is read".to_owned());
+    if wish.method().is_none_or(is_reading) && l7.is_some() {
+        open.push(READING_LEAKS.to_owned());
     }
-    if line.policy.binaries.iter().any(|binary| !binary.exact) {
-        let program = &wish.caller.program.executable;
-        open.push(format!("also for everything that {program} starts"));
-    }
+    open.extend(children(line));
     open
+}
+
+/// What every line that reads leaves open.
+pub(super) const READING_LEAKS: &str = "data can leave in the path and the query of what is read";
+
+/// Returns true if `method` only reads.
+pub(super) fn is_reading(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS")
+}
+
+/// Returns for each program whose children `line` covers that it does.
+pub(super) fn children(line: &Line) -> impl Iterator<Item = String> {
+    let loose = line.policy.binaries.iter().filter(|binary| !binary.exact);
+    loose.map(|binary| format!("also for everything that {} starts", binary.path))
 }
 
 /// Returns keys for the lines about `target`, of which the first that is free is taken.
@@ -207,7 +220,7 @@ fn forms(wish: &Wish, snapshot: &Snapshot) -> Option<Vec<Map<String, Value>>> {
             None => with_rules(new(), Rules::Only(rules)),
         });
     }
-    if matches!(method, "GET" | "HEAD" | "OPTIONS") {
+    if is_reading(method) {
         forms.push(match &permitting {
             Some(endpoint) => made_of(endpoint, wish, Rules::Reading)?,
             None => with_rules(new(), Rules::Reading),
@@ -342,16 +355,24 @@ fn proposal(
         binary.insert("exact".to_owned(), true.into());
     }
     let values = json!({"endpoints": [endpoint], "binaries": [binary]});
-    let body = flow(&values);
+    let written = written(name, &values)?;
+    if !is_for(&written.line.policy, wish, is_exact) {
+        return None;
+    }
+    let permits = permits(wish, snapshot, &written.line)?;
+    Some(Proposed { permits, ..written })
+}
+
+/// Writes the line of `values` with the key `name`, without what it permits; `None` if it cannot be
+/// written as it is meant, or if it is too long.
+pub(super) fn written(name: &PolicyName, values: &Value) -> Option<Proposed> {
+    let body = flow(values);
     let yaml = format!("{}: {body}", name.as_str());
     let policy = read(name, &yaml)?;
     // What is shown must be what is meant: read from the values, it is the same.
     let document = json!({"network_policies": {name.as_str(): values}});
     let (meant, _) = yaml::policy(&document.to_string()).ok()?;
-    if meant.network().get(name) != Some(&policy) || !is_for(&policy, wish, is_exact) {
-        return None;
-    }
-    if yaml.len() > LINE_BYTES {
+    if meant.network().get(name) != Some(&policy) || yaml.len() > LINE_BYTES {
         return None;
     }
     let is_opaque = policy
@@ -362,12 +383,11 @@ fn proposal(
         name: name.clone(),
         policy,
     };
-    let permits = permits(wish, snapshot, &line)?;
     Some(Proposed {
         line,
         yaml,
         body,
-        permits,
+        permits: Vec::new(),
         is_opaque,
     })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
 
+use crate::approvals::line::is_reading;
 use crate::approvals::site::{looks_like, site};
 use crate::approvals::wish::Wish;
 
@@ -91,44 +92,60 @@ impl Mark {
     }
 }
 
-/// Returns the marks of `wish` under `policy`; the file of its program `is_writable` for the
-/// workload.
-pub(super) fn marks(wish: &Wish, policy: &Policy, is_writable: bool) -> BTreeSet<Mark> {
-    let mut marks = BTreeSet::new();
-    let mut mark = |holds: bool, mark: Mark| {
-        if holds {
-            marks.insert(mark);
+/// The marks of a question that hold.
+#[derive(Debug, Default)]
+pub(super) struct Marks(pub(super) BTreeSet<Mark>);
+
+impl Marks {
+    /// Returns the marks of `wish` under `policy`; the file of its program `is_writable` for the
+    /// workload.
+    pub(super) fn of(wish: &Wish, policy: &Policy, is_writable: bool) -> Self {
+        let mut marks = Self::default();
+        let program = &wish.caller.program;
+        marks.program(&program.executable, is_writable);
+        marks.add(program.is_modified, Mark::Children);
+        marks.host(&wish.target.host, policy);
+        marks.add(!wish.addresses.is_empty(), Mark::InternalAddress);
+        if let Some(request) = &wish.request {
+            let is_read = is_reading(request.message.method.as_str());
+            marks.add(!is_read, Mark::Writes);
+            marks.add(request.body.is_some(), Mark::Body);
+            marks.add(request.is_clear, Mark::NoTls);
+            marks.add(!request.credentials.is_empty(), Mark::Credential);
+            marks.add(request.has_secret, Mark::Secret);
+            marks.add(request.is_upgrade, Mark::Upgrade);
         }
-    };
-    let program = &wish.caller.program;
-    mark(is_interpreter(&program.executable), Mark::Interpreter);
-    mark(program.is_modified, Mark::Children);
-    mark(is_writable, Mark::WritableProgram);
-    let host = &wish.target.host;
-    let known = hosts(policy);
-    let own_site = site(host);
-    let is_of_site =
-        |known: &String| Host::parse(known).is_ok_and(|known| site(&known) == own_site);
-    mark(!known.iter().any(is_of_site), Mark::NewSite);
-    let text = host.to_string();
-    let is_international = text.split('.').any(|label| label.starts_with("xn--"));
-    mark(is_international, Mark::International);
-    mark(matches!(host, Host::Address(_)), Mark::AddressLiteral);
-    mark(!wish.addresses.is_empty(), Mark::InternalAddress);
-    if let Some(like) = looks_like(host, known.iter().map(String::as_str)) {
-        mark(true, Mark::LooksLike(like.to_owned()));
+        marks
     }
-    if let Some(request) = &wish.request {
-        let method = request.message.method.as_str();
-        let is_read = matches!(method, "GET" | "HEAD" | "OPTIONS");
-        mark(!is_read, Mark::Writes);
-        mark(request.body.is_some(), Mark::Body);
-        mark(request.is_clear, Mark::NoTls);
-        mark(!request.credentials.is_empty(), Mark::Credential);
-        mark(request.has_secret, Mark::Secret);
-        mark(request.is_upgrade, Mark::Upgrade);
+
+    /// Adds `mark` if it `holds`.
+    pub(super) fn add(&mut self, holds: bool, mark: Mark) {
+        if holds {
+            self.0.insert(mark);
+        }
     }
-    marks
+
+    /// Adds the marks of the program at `path`, whose file `is_writable` for the workload.
+    pub(super) fn program(&mut self, path: &str, is_writable: bool) {
+        self.add(is_interpreter(path), Mark::Interpreter);
+        self.add(is_writable, Mark::WritableProgram);
+    }
+
+    /// Adds the marks of `host` under `policy`.
+    pub(super) fn host(&mut self, host: &Host, policy: &Policy) {
+        let known = hosts(policy);
+        let own_site = site(host);
+        let is_of_site =
+            |known: &String| Host::parse(known).is_ok_and(|known| site(&known) == own_site);
+        self.add(!known.iter().any(is_of_site), Mark::NewSite);
+        let text = host.to_string();
+        let is_international = text.split('.').any(|label| label.starts_with("xn--"));
+        self.add(is_international, Mark::International);
+        self.add(matches!(host, Host::Address(_)), Mark::AddressLiteral);
+        if let Some(like) = looks_like(host, known.iter().map(String::as_str)) {
+            self.add(true, Mark::LooksLike(like.to_owned()));
+        }
+    }
 }
 
 /// Returns the hosts that `policy` names, those with wildcards without them.

@@ -5,6 +5,7 @@
 //! differs is merged, and a question never changes. The workload takes no part in the answer. One
 //! answer does the least: what lasts longer than one request takes another one.
 
+mod about;
 pub mod answer;
 pub mod answers;
 pub mod askable;
@@ -14,9 +15,11 @@ pub mod grants;
 pub mod keep;
 mod line;
 mod marks;
+pub mod proposal;
+pub mod proposing;
 pub mod question;
 mod reporter;
-mod site;
+pub mod site;
 mod state;
 pub mod wish;
 

@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use openshell_events::text::{counted, visible};
 use openshell_policy::network::PolicyName;
 use serde_json::{Value, json};
 
+use crate::approvals::about::About;
 use crate::approvals::askable::{Held, held};
 use crate::approvals::line::{Proposed, names, propose};
-use crate::approvals::marks::{Mark, marks};
+use crate::approvals::marks::{Mark, Marks};
+use crate::approvals::proposal::Proposal;
 use crate::approvals::site::site;
 use crate::approvals::wish::Wish;
 use crate::decide::snapshot::Snapshot;
@@ -31,7 +34,7 @@ impl QuestionId {
     ///
     /// # Errors
     /// The kernel gives no random bytes.
-    pub(super) fn new() -> rustix::io::Result<Self> {
+    pub fn new() -> rustix::io::Result<Self> {
         let mut random = [0; 16];
         // So few bytes come in one piece (getrandom(2)).
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -91,7 +94,7 @@ impl Kind {
 /// What is shown of a question, without its id. It never changes.
 #[derive(Debug)]
 pub(super) struct Shown {
-    pub(super) wish: Wish,
+    pub(super) about: About,
     pub(super) lines: Vec<Proposed>,
     marks: BTreeSet<Mark>,
     /// The facts for programs.
@@ -108,10 +111,9 @@ impl Shown {
     pub(super) fn of(wish: Wish, snapshot: &Snapshot, is_writable: bool) -> Option<Self> {
         let lines = propose(&wish, snapshot);
         let first = lines.first()?;
-        let mut marks = marks(&wish, snapshot.policy(), is_writable);
-        if first.is_opaque {
-            marks.insert(Mark::Opaque);
-        }
+        let mut marks = Marks::of(&wish, snapshot.policy(), is_writable);
+        marks.add(first.is_opaque, Mark::Opaque);
+        let marks = marks.0;
         // Whatever they are called in the end, equal lines have the same name here.
         let name = names(&wish.target).next()?;
         let lines: Vec<_> = lines.iter().map(|line| line.named(&name)).collect();
@@ -133,7 +135,7 @@ impl Shown {
             }
         }
         Some(Self {
-            wish,
+            about: About::Refused(Box::new(wish)),
             lines,
             marks,
             facts,
@@ -142,12 +144,37 @@ impl Shown {
         })
     }
 
+    /// Returns the question about `proposal` with these `marks`, whose line is `proposed`; `None` if
+    /// it is too long.
+    pub(super) fn of_proposal(
+        proposal: Arc<Proposal>,
+        proposed: Proposed,
+        marks: Marks,
+    ) -> Option<Self> {
+        let marks = marks.0;
+        let lines = vec![proposed];
+        let facts = proposal.facts(&marks, &lines);
+        let text = proposal.text(&marks, &lines);
+        (text.len() <= TEXT_BYTES).then(|| Self {
+            about: About::Proposed(proposal),
+            lines,
+            marks,
+            facts,
+            text,
+            // No two proposals share a question.
+            same: String::new(),
+        })
+    }
+
     /// Returns the same question with `name` as the key of its lines.
     pub(super) fn named(self, name: &PolicyName) -> Self {
+        let About::Refused(wish) = &self.about else {
+            return self;
+        };
         let lines: Vec<_> = self.lines.iter().map(|line| line.named(name)).collect();
         Self {
-            facts: facts(&self.wish, &self.marks, &lines),
-            text: text(&self.wish, &self.marks, &lines),
+            facts: facts(wish, &self.marks, &lines),
+            text: text(wish, &self.marks, &lines),
             lines,
             ..self
         }
@@ -155,7 +182,7 @@ impl Shown {
 
     /// Returns true if everything that is shown of both is equal.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.same == other.same
+        !self.same.is_empty() && self.same == other.same
     }
 
     /// Returns true if it takes a second key to permit the line with this index.
@@ -166,8 +193,13 @@ impl Shown {
 
     /// Returns the number of bytes that the question keeps of a body.
     pub(super) fn body_bytes(&self) -> usize {
-        let request = self.wish.request.as_ref();
-        request.map_or(0, |request| request.message.ahead.bytes.len())
+        match &self.about {
+            About::Refused(wish) => {
+                let request = wish.request.as_ref();
+                request.map_or(0, |request| request.message.ahead.bytes.len())
+            }
+            About::Proposed(_) => 0,
+        }
     }
 }
 
@@ -178,10 +210,6 @@ fn facts(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> Value {
     let rpc = request.and_then(|request| request.rpc.as_ref());
     let body = request.and_then(|request| request.body.as_ref());
     let addresses: Vec<_> = wish.addresses.iter().map(ToString::to_string).collect();
-    let lines: Vec<_> = lines
-        .iter()
-        .map(|line| json!({"yaml": line.yaml, "flag": null, "permits": line.permits}))
-        .collect();
     let body = body.map(|body| {
         let media_type = body.media_type.as_deref().map(visible);
         json!({"type": media_type, "bytes": body.bytes})
@@ -204,13 +232,26 @@ fn facts(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> Value {
         "arguments": rpc.and_then(|rpc| rpc.arguments.as_deref()).map(visible),
         "credentials": request.map(|request| all_visible(&request.credentials)).unwrap_or_default(),
         "reason_code": wish.code.as_str(),
-        "marks": marks.iter().map(Mark::word).collect::<Vec<_>>(),
-        "lines": lines,
+        "marks": words(marks),
+        "lines": facts_of(lines),
         "intent": null,
     })
 }
 
-fn all_visible(texts: &[String]) -> Vec<String> {
+/// Returns the words of `marks`.
+pub(super) fn words(marks: &BTreeSet<Mark>) -> Vec<String> {
+    marks.iter().map(Mark::word).collect()
+}
+
+/// Returns what programs are told of `lines`.
+pub(super) fn facts_of(lines: &[Proposed]) -> Value {
+    lines
+        .iter()
+        .map(|line| json!({"yaml": line.yaml, "flag": null, "permits": line.permits}))
+        .collect()
+}
+
+pub(super) fn all_visible(texts: &[String]) -> Vec<String> {
     texts
         .iter()
         .map(|text| visible(text).into_owned())
@@ -268,6 +309,13 @@ fn text(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> String {
             let _ = writeln!(text, "credential {}", request.credentials.join(", "));
         }
     }
+    write_line(&mut text, marks, lines);
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Writes the marks of a question, and the first of its lines. Writing to a String cannot fail.
+pub(super) fn write_line(text: &mut String, marks: &BTreeSet<Mark>, lines: &[Proposed]) {
     let marks: Vec<_> = marks
         .iter()
         .map(|mark| {
@@ -284,12 +332,10 @@ fn text(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> String {
             let _ = writeln!(text, "permits    {permits}");
         }
     }
-    text.truncate(text.trim_end().len());
-    text
 }
 
 /// Returns `text` as one visible word, with quotes if it holds more than plain characters.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:~%".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {
         text.to_owned()

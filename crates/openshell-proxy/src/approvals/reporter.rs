@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use openshell_events::event::{Approval, Audit, Ends, Event};
-use openshell_events::words::{ApprovalActivity, Severity};
+use openshell_events::event::{Approval, Audit, Configuration, Ends, Event};
+use openshell_events::words::{ApprovalActivity, ConfigState, Severity};
 
+use crate::approvals::about::About;
 use crate::approvals::answer::{Answerer, Decision};
 use crate::approvals::grants::Grant;
 use crate::approvals::question::{QuestionId, Shown};
@@ -44,19 +45,49 @@ impl Reporter {
 
     /// Reports a step of the question `id`.
     fn step(&self, id: &QuestionId, shown: &Shown, step: Approval<'_>) {
-        let wish = &shown.wish;
-        let host = wish.target.without_port();
-        let ends = Ends {
-            binary: Some(&wish.caller.program.executable),
-            pid: Some(wish.caller.pid),
-            host: Some(&host),
-            port: Some(wish.target.port),
-        };
-        self.report(Approval {
+        let host = shown.about.host();
+        let step = Approval {
             id: id.as_str(),
-            ends,
+            ends: shown.about.ends(&host),
             ..step
-        });
+        };
+        match &shown.about {
+            About::Refused(_) => self.report(step),
+            About::Proposed(_) => self.report_proposal(&step),
+        }
+    }
+
+    /// Reports a step of the question about a proposal.
+    fn report_proposal(&self, step: &Approval<'_>) {
+        let state = match step.activity {
+            ApprovalActivity::Asked => ConfigState::Proposed,
+            ApprovalActivity::Granted => ConfigState::Approved,
+            ApprovalActivity::Denied | ApprovalActivity::Expired | ApprovalActivity::Revoked => {
+                ConfigState::Rejected
+            }
+        };
+        let binary = step.ends.binary.unwrap_or("-");
+        let host = step.ends.host.unwrap_or("-");
+        let port = step.ends.port.unwrap_or_default();
+        let mut message = format!("{binary} -> {host}:{port} [id:{}]", step.id);
+        let uid = step.uid.map(|uid| uid.to_string());
+        let facts = [
+            ("by", step.by),
+            ("uid", uid.as_deref()),
+            ("scope", step.scope),
+            ("grant", step.grant),
+        ];
+        for (key, value) in facts {
+            if let Some(value) = value {
+                message.push_str(&format!(" [{key}:{value}]"));
+            }
+        }
+        self.audit.event(&Event::Configuration(Configuration {
+            state,
+            severity: step.severity,
+            message: &message,
+            policy: None,
+        }));
     }
 
     /// Reports a new question.
@@ -86,7 +117,7 @@ impl Reporter {
         shown: &Shown,
         decision: Decision,
         grant: Option<&str>,
-        by: Answerer,
+        by: Answerer<'_>,
     ) {
         let step = Approval {
             activity: ApprovalActivity::Granted,
@@ -101,7 +132,13 @@ impl Reporter {
     }
 
     /// Reports a denial.
-    pub(super) fn denied(&self, id: &QuestionId, shown: &Shown, decision: Decision, by: Answerer) {
+    pub(super) fn denied(
+        &self,
+        id: &QuestionId,
+        shown: &Shown,
+        decision: Decision,
+        by: Answerer<'_>,
+    ) {
         let step = Approval {
             activity: ApprovalActivity::Denied,
             by: Some(by.way),
@@ -113,7 +150,7 @@ impl Reporter {
     }
 
     /// Reports that a grant counts no longer.
-    pub(super) fn revoked(&self, grant: &Grant, by: Option<Answerer>, reason: &str) {
+    pub(super) fn revoked(&self, grant: &Grant, by: Option<Answerer<'_>>, reason: &str) {
         self.report(Approval {
             activity: ApprovalActivity::Revoked,
             by: by.map(|by| by.way),

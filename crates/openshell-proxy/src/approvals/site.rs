@@ -23,6 +23,16 @@ pub(super) fn site(host: &Host) -> String {
     site.join(".")
 }
 
+/// Returns true if `host` is a name that somebody has registered, or lies below one.
+#[must_use]
+pub fn is_registered(host: &Host) -> bool {
+    let Host::Name(name) = host else {
+        return false;
+    };
+    let labels: Vec<_> = name.as_str().split('.').rev().collect();
+    labels.len() > suffix_labels(&labels)
+}
+
 /// Returns the number of labels of the public suffix of a name, whose `labels` begin at its right.
 fn suffix_labels(labels: &[&str]) -> usize {
     // The rule for names that no other rule matches is `*`.

@@ -8,6 +8,7 @@ use openshell_policy::network::PolicyName;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::approvals::about::About;
 use crate::approvals::bounds::{Bounds, HELD, HELD_OF_PROGRAM};
 use crate::approvals::grants::Grants;
 use crate::approvals::line::names;
@@ -62,6 +63,22 @@ pub(super) struct Entry {
     pub(super) since: Instant,
     /// True while an answer is examined.
     is_taken: bool,
+}
+
+impl Entry {
+    /// Returns true if it is about a proposal.
+    pub(super) fn is_proposal(&self) -> bool {
+        matches!(self.shown.about, About::Proposed(_))
+    }
+
+    /// Returns the number of requests that wait under it; a proposal counts as one.
+    pub(super) fn held(&self) -> usize {
+        if self.is_proposal() {
+            1
+        } else {
+            self.slots.len()
+        }
+    }
 }
 
 /// What became of the requests under a question.
@@ -152,6 +169,12 @@ impl State {
     /// Returns the number of requests that wait.
     pub(super) fn held(&self) -> usize {
         self.slots.values().filter(|slot| slot.is_waiting).count()
+    }
+
+    /// Returns the number of proposals that nobody has answered.
+    pub(super) fn proposals(&self) -> usize {
+        let entries = self.questions.values();
+        entries.filter(|entry| entry.is_proposal()).count()
     }
 
     /// Notes that somebody looks at all that waits.
@@ -330,6 +353,20 @@ impl State {
         Some((id, shown))
     }
 
+    /// Returns the questions about proposals that nobody is answering.
+    pub(super) fn proposed(&self) -> Vec<(QuestionId, Arc<Shown>)> {
+        let open = self.questions.iter().filter(|(_, entry)| !entry.is_taken);
+        open.filter(|(_, entry)| entry.is_proposal())
+            .map(|(id, entry)| (id.clone(), Arc::clone(&entry.shown)))
+            .collect()
+    }
+
+    /// Returns true if a line with the key `name` is proposed.
+    pub(super) fn is_proposed(&self, name: &PolicyName) -> bool {
+        let lines = self.questions.values().flat_map(|entry| &entry.shown.lines);
+        lines.into_iter().any(|line| line.line.name == *name)
+    }
+
     /// Returns the questions, those that something waits under first, each group by its age.
     pub(super) fn questions(&self) -> Vec<(&QuestionId, &Entry)> {
         let mut questions: Vec<_> = self.questions.iter().collect();
@@ -351,7 +388,7 @@ impl State {
     pub(super) fn give_back(&mut self, id: &QuestionId) {
         if let Some(entry) = self.questions.get_mut(id) {
             entry.is_taken = false;
-            if entry.slots.is_empty() && entry.stage == Stage::Held {
+            if entry.held() == 0 && entry.stage == Stage::Held {
                 entry.stage = Stage::Left;
                 entry.since = Instant::now();
             }

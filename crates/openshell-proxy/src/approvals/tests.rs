@@ -27,6 +27,7 @@ const HOLD: Duration = Duration::from_secs(120);
 const BY: Answerer = Answerer {
     way: "terminal",
     uid: Some(1000),
+    reason: "",
 };
 
 /// A policy with one endpoint, which has rules.
@@ -68,6 +69,7 @@ fn desk_with(policy: Snapshot, shelf: Shelf) -> (Arc<Desk>, Arc<PolicyStore>) {
     let settings = Settings {
         hold: HOLD,
         rate: 10,
+        asks_of_refusals: true,
     };
     let is_writable = Box::new(|path: &std::path::Path| path.starts_with("/tmp"));
     let audit = Arc::new(testing::Remembered::default());

@@ -210,6 +210,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{Answerable, HEADER_MISMATCH, RpcAnswer};
+    use crate::denial::guidance::Guidance;
     use crate::denial::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
     use crate::denial::refusal::{Refusal, Subject};
     use crate::denial::reply;
@@ -258,7 +259,7 @@ mod tests {
             caller: None,
             is_inside: true,
         };
-        let response = reply::refused(&refusal, &subject);
+        let response = reply::refused(&refusal, &subject, &Guidance::default());
         assert!(
             !response.headers().contains_key("connection"),
             "the connection goes on"
@@ -402,7 +403,7 @@ mod tests {
             caller: None,
             is_inside: true,
         };
-        let response = reply::refused(&refusal, &subject);
+        let response = reply::refused(&refusal, &subject, &Guidance::default());
         let body: Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!(response.status(), 400);
         assert_eq!(

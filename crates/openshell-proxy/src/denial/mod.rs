@@ -6,6 +6,7 @@ pub mod answer;
 mod asked;
 pub mod explain;
 mod flags;
+pub mod guidance;
 pub mod judged;
 pub mod refusal;
 pub mod reply;

@@ -10,6 +10,7 @@ use openshell_events::reason::Connection;
 use serde::Serialize;
 
 use crate::denial::answer::RpcAnswer;
+use crate::denial::guidance::{Guidance, SENTENCE, Step};
 use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::denial::refusal::{Facts, Refusal, Subject};
 
@@ -42,12 +43,16 @@ struct Content<'r> {
     hint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     asked: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_steps: Option<Vec<Step>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_guidance: Option<&'static str>,
 }
 
 /// Builds the response to a refused request.
 #[must_use]
-pub fn refused(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
-    let (head, body) = content(refusal, subject);
+pub fn refused(refusal: &Refusal, subject: &Subject, guidance: &Guidance) -> Response<Bytes> {
+    let (head, body) = content(refusal, subject, guidance);
     Response::from_parts(head, body)
 }
 
@@ -60,10 +65,11 @@ struct ModelContent {
     hint: Option<&'static str>,
 }
 
-fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
+fn content(refusal: &Refusal, subject: &Subject, guidance: &Guidance) -> (Parts, Bytes) {
     let code = refusal.code();
     let detail = refusal.detail(subject);
     let target = subject.target.as_ref();
+    let steps = guidance.steps(refusal);
     let content = match refusal.facts() {
         Facts::Model(hint) => serde_json::to_vec(&ModelContent {
             error: detail,
@@ -100,6 +106,8 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
             fix: target.and_then(|target| refusal.fix(target, subject.caller.as_ref())),
             hint: target.and_then(|target| refusal.no_fix(target)),
             asked: refusal.asked,
+            agent_guidance: steps.as_ref().map(|_| SENTENCE),
+            next_steps: steps,
         }),
     };
     // Strings and numbers always have a JSON form.
@@ -201,7 +209,8 @@ pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
     };
-    let mut response = refused(refusal, subject).map(|_| Bytes::new());
+    let guidance = Guidance::default();
+    let mut response = refused(refusal, subject, &guidance).map(|_| Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -219,8 +228,8 @@ const UNAVAILABLE: &str = "14";
 
 /// Serializes the response to a refusal, for connections that the HTTP library does not serve.
 #[must_use]
-pub fn raw(refusal: &Refusal, subject: &Subject) -> Vec<u8> {
-    let (head, body) = content(refusal, subject);
+pub fn raw(refusal: &Refusal, subject: &Subject, guidance: &Guidance) -> Vec<u8> {
+    let (head, body) = content(refusal, subject, guidance);
     let mut answer = format!(
         "HTTP/1.1 {} {}\r\n",
         head.status.as_u16(),

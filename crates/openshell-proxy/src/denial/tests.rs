@@ -1,3 +1,4 @@
+use crate::denial::guidance::Guidance;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -432,10 +433,10 @@ fn no_answer_holds_what_only_the_log_may() {
     let subject = subject();
     for (refusal, _) in all() {
         let answers = [
-            reply::refused(&refusal, &subject),
+            reply::refused(&refusal, &subject, &Guidance::default()),
             reply::refused_call(&refusal, &subject),
         ];
-        let raw = reply::raw(&refusal, &subject);
+        let raw = reply::raw(&refusal, &subject, &Guidance::default());
         for secret in ["10.0.0.1", "said in the log"] {
             let told = answers.iter().any(|answer| {
                 format!("{:?} {:?}", answer.headers(), answer.body()).contains(secret)
@@ -451,7 +452,11 @@ fn no_answer_holds_what_only_the_log_may() {
 
 #[test]
 fn an_answer_names_everything_that_is_known() {
-    let response = reply::refused(&denied(RequestFault::NoRule(At::Any)), &subject());
+    let response = reply::refused(
+        &denied(RequestFault::NoRule(At::Any)),
+        &subject(),
+        &Guidance::default(),
+    );
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(response.headers()["x-openshell-policy"], "web");
     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
@@ -474,14 +479,22 @@ fn an_answer_leaves_out_what_is_unknown() {
         caller: None,
         is_inside: false,
     };
-    let response = reply::refused(&Refusal::bad_request("malformed"), &subject);
+    let response = reply::refused(
+        &Refusal::bad_request("malformed"),
+        &subject,
+        &Guidance::default(),
+    );
     let expected = json!({"error": "bad_request", "detail": "malformed", "reason_code": "bad_request", "layer": "l7"});
     assert_eq!(content(&response), expected);
 }
 
 #[test]
 fn clients_of_models_get_an_answer_of_their_own_form() {
-    let response = reply::refused(&Refusal::inference_without_routes(), &subject());
+    let response = reply::refused(
+        &Refusal::inference_without_routes(),
+        &subject(),
+        &Guidance::default(),
+    );
     let expected = json!({
         "error": "cluster inference is not configured", "reason_code": "inference_not_configured",
         "hint": "run: openshell cluster inference set --help",
@@ -492,7 +505,7 @@ fn clients_of_models_get_an_answer_of_their_own_form() {
 #[test]
 fn a_refusal_ends_its_connection_unless_the_next_request_may_fare_better() {
     for (refusal, _) in all() {
-        let response = reply::refused(&refusal, &subject());
+        let response = reply::refused(&refusal, &subject(), &Guidance::default());
         let stays = matches!(
             refusal.code(),
             ReasonCode::MessageInvalid
@@ -553,8 +566,8 @@ fn a_refused_call_is_a_status_of_grpc_without_a_body() {
 #[test]
 fn a_raw_refusal_is_the_same_answer_written_out() {
     for (refusal, _) in all() {
-        let response = reply::refused(&refusal, &subject());
-        let raw = reply::raw(&refusal, &subject());
+        let response = reply::refused(&refusal, &subject(), &Guidance::default());
+        let raw = reply::raw(&refusal, &subject(), &Guidance::default());
         let raw = String::from_utf8(raw).unwrap();
         let (head, body) = raw.split_once("\r\n\r\n").unwrap();
         let (line, headers) = head.split_once("\r\n").unwrap();

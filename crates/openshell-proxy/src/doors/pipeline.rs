@@ -17,7 +17,7 @@ use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::doors::ingress;
-use crate::doors::ingress::door::{Connected, ModelsClient, Opened};
+use crate::doors::ingress::door::{Connected, ModelsClient, Opened, PolicyConnection};
 use crate::doors::proxy::Proxy;
 use crate::ground::limits::Limits;
 use crate::ground::socket::ClientStream;
@@ -77,6 +77,19 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
         Opened::Models(models) => {
             let served = Box::pin(serve_models(&proxy, client, surplus, models, closing));
             return served.await;
+        }
+        Opened::PolicyLocal(opened) => {
+            let PolicyConnection {
+                client: of_policy,
+                quota: _quota,
+            } = opened;
+            let connection = http1::connection(client.as_fd().try_clone_to_owned().ok());
+            closing.meter().add_from_client(surplus.len());
+            let client = Prefixed::new(surplus, Metered::new(client, closing.meter()));
+            let host = &proxy.policy_local;
+            let served = host.serve(&proxy.services, client, &of_policy, connection);
+            Box::pin(served).await;
+            return closing.finish();
         }
     };
     let connection = Arc::clone(watch.connection());
@@ -495,7 +508,7 @@ fn refuse_opaque(
         connection.caller(),
         connection.target().clone(),
     );
-    let answer = reply::raw(&refusal, record.subject());
+    let answer = reply::raw(&refusal, record.subject(), &services.guidance);
     closing.stopped(&refusal);
     record.finish(Outcome::Refused(&refusal));
     answer

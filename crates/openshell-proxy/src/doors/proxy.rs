@@ -6,6 +6,7 @@ use crate::decide::admission::Admission;
 use crate::decide::identify::Witness;
 use crate::doors::dns::names::Names;
 use crate::inference::route::Inference;
+use crate::policy_local::serve::PolicyLocal;
 use crate::relay::services::Services;
 use crate::wire::tls::interceptor::Interceptor;
 
@@ -24,4 +25,6 @@ pub struct Proxy {
     pub names: Option<Arc<Names>>,
     /// Inference; `None` if it is not configured.
     pub inference: Option<Arc<Inference>>,
+    /// Answers programs that ask about the policy.
+    pub policy_local: Arc<PolicyLocal>,
 }

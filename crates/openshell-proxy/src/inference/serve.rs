@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 
+use crate::denial::guidance::Guidance;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::ground::limits::Limits;
@@ -421,7 +422,8 @@ impl BackendSource<'_> {
 }
 
 fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
-    let response = reply::refused(refusal, record.subject()).map(full);
+    // Requests for models are no matter of the policy.
+    let response = reply::refused(refusal, record.subject(), &Guidance::default()).map(full);
     record.finish(Outcome::Refused(refusal));
     response
 }

@@ -197,7 +197,7 @@ impl Asking {
 
 /// Ends when the client at `socket` closes its side, in whole or in half, or cannot be watched; never
 /// without a socket.
-async fn gone(socket: Option<BorrowedFd<'_>>) {
+pub async fn gone(socket: Option<BorrowedFd<'_>>) {
     let Some(socket) = socket else {
         return pending().await;
     };

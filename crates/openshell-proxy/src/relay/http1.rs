@@ -465,7 +465,7 @@ pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let response = reply::refused(refusal, record.subject());
+    let response = reply::refused(refusal, record.subject(), &services.guidance);
     record.finish(Outcome::Refused(refusal));
     let (_session, driver) = connection(None);
     let answer = |_| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::approvals::desk::Desk;
 use crate::credentials::leaks::detector::LeakDetector;
 use crate::credentials::watched::CurrentVault;
+use crate::denial::guidance::Guidance;
 use crate::reach::authorize::authorizer::Authorizer;
 use crate::reach::dial::Egress;
 use crate::relay::rpc::sessions::Sessions;
@@ -28,6 +29,8 @@ pub struct Services {
     pub memory: Arc<Memory>,
     /// Asks a person about what is refused; `None` if nobody is asked.
     pub approvals: Option<Arc<Desk>>,
+    /// What refusals tell programs that may ask for a line of policy.
+    pub guidance: Arc<Guidance>,
     /// The receiver of every decision.
     pub audit: Arc<dyn Audit>,
 }

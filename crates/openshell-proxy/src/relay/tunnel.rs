@@ -123,7 +123,8 @@ impl HttpTunnel {
             Err(error) => {
                 let is_silent = matches!(error, ExchangeError::Closed);
                 let refusal = error.into_refusal();
-                let response = reply::refused(&refusal, record.subject()).map(full);
+                let guidance = &self.services.guidance;
+                let response = reply::refused(&refusal, record.subject(), guidance).map(full);
                 record.finish(Outcome::Refused(&refusal));
                 Some(response).filter(|_| !is_silent)
             }

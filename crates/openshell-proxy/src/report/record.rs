@@ -44,6 +44,8 @@ pub struct Record {
     credentials: String,
     /// The id of the question that it waited for.
     approval: Option<String>,
+    /// True if the sandbox itself answers.
+    is_own: bool,
     finished: bool,
 }
 
@@ -124,6 +126,7 @@ impl Record {
             credentials: String::new(),
             approval: None,
             inference: None,
+            is_own: false,
             finished: false,
         }
     }
@@ -253,6 +256,11 @@ impl Record {
     /// Notes that the request is for a model and needs no policy.
     pub fn intercepted(&mut self) {
         self.inference.get_or_insert_default();
+    }
+
+    /// Notes that the sandbox itself answers, and needs no policy.
+    pub fn served_inside(&mut self) {
+        self.is_own = true;
     }
 
     /// Returns true if a route has been chosen.
@@ -443,6 +451,7 @@ impl Record {
                 };
                 (Some(Engine::Inference), Decision::Allow, remark, None)
             }
+            _ if self.is_own => (Some(Engine::Sandbox), Decision::Allow, remark, None),
             _ if self.observed.is_some() => (
                 Some(Engine::Observation),
                 Decision::Allow,

@@ -1,13 +1,13 @@
 //! The command line.
 
-mod values;
+pub(crate) mod values;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{ArgGroup, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_sources::policy::composed::{Allowed, Flags};
@@ -432,6 +432,7 @@ pub(crate) struct Args {
 
 /// Whether and how a person is asked about what is refused.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(group = ArgGroup::new("asking").multiple(true).args(["ask", "policy_local"]))]
 pub(crate) struct ApprovalArgs {
     /// Ask about what the policy refuses; it waits so long (default: 120) while somebody looks
     ///
@@ -467,11 +468,18 @@ pub(crate) struct ApprovalArgs {
     #[arg(
         long,
         value_name = "COMMAND",
-        requires = "ask",
+        requires = "asking",
         help_heading = "Approvals",
         hide_short_help = true
     )]
     pub(crate) ask_command: Option<String>,
+
+    /// Let the command read its policy, and propose lines of it, at http://policy.local
+    ///
+    /// You answer what it proposes like what --ask asks. Refusals then say what to do, and where a text
+    /// describes it for agents.
+    #[arg(long, help_heading = "Approvals")]
+    pub(crate) policy_local: bool,
 
     /// Write the policy that the run comes to: the flags and presets, and what you saved
     ///

@@ -12,12 +12,26 @@ use openshell_telemetry::logging::Label;
 /// Longest name of a sandbox, in bytes: that of a host.
 const NAME_BYTES: usize = 64;
 
+/// Longest reason of an answer.
+pub(crate) const REASON_CHARACTERS: usize = 500;
+
 /// Parses a name that is one word of a log line.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     if text.is_empty() || text.len() > NAME_BYTES || !text.bytes().all(is_plain) {
         return Err(format!(
             "a name is 1 to {NAME_BYTES} characters of A-Z a-z 0-9 _ . -"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// Parses the reason of an answer.
+pub(crate) fn reason(text: &str) -> Result<String, String> {
+    let length = text.chars().count();
+    if length > REASON_CHARACTERS || text.chars().any(char::is_control) {
+        return Err(format!(
+            "a reason is one line of at most {REASON_CHARACTERS} characters"
         ));
     }
     Ok(text.to_owned())

@@ -17,6 +17,8 @@ use crate::cli::{Args, NetworkMode};
 #[derive(Debug)]
 pub(crate) struct ApprovalOptions {
     pub(crate) settings: Settings,
+    /// True if the command may propose lines of policy.
+    pub(crate) takes_proposals: bool,
     /// The program that gets each question.
     pub(crate) command: Option<HelperCommand>,
 }
@@ -33,6 +35,9 @@ pub(crate) struct HelperCommand {
 /// The most new questions in a minute, by default.
 const RATE: u8 = 10;
 
+/// The time for an answer where only proposals are asked about, in seconds.
+const HOLD: u16 = 120;
+
 /// Reads how a person is asked about what the policy of `origin` refuses; `None` if nobody is.
 ///
 /// # Errors
@@ -42,14 +47,20 @@ pub(super) fn read(
     origin: &Origin,
     environment: &Environment,
 ) -> anyhow::Result<Option<ApprovalOptions>> {
-    let (flag, hold) = match (args.approvals.ask, of_policy(origin)) {
-        (Some(hold), _) => ("--ask", hold),
+    let asks = match (args.approvals.ask, of_policy(origin)) {
+        (Some(hold), _) => Some(("--ask", hold)),
         // What refuses nothing asks about nothing.
-        (None, _) if args.network != NetworkMode::Proxy || args.observe.is_some() => {
-            return Ok(None);
-        }
-        (None, Some(Approvals { hold })) => ("`approvals` of the policy", hold),
-        (None, None) => return Ok(None),
+        (None, _) if args.network != NetworkMode::Proxy || args.observe.is_some() => None,
+        (None, Some(Approvals { hold })) => Some(("`approvals` of the policy", hold)),
+        (None, None) => None,
+    };
+    let takes_proposals = args.approvals.policy_local;
+    let flags = [
+        asks.map(|(flag, _)| flag),
+        takes_proposals.then_some("--policy-local"),
+    ];
+    let Some(flag) = flags.into_iter().flatten().next() else {
+        return Ok(None);
     };
     let excluding = [
         (
@@ -88,9 +99,11 @@ pub(super) fn read(
     let command = command.map(|text| helper(text, environment)).transpose();
     Ok(Some(ApprovalOptions {
         settings: Settings {
-            hold: Duration::from_secs(hold.into()),
+            hold: Duration::from_secs(asks.map_or(HOLD, |(_, hold)| hold).into()),
             rate: rate.into(),
+            asks_of_refusals: asks.is_some(),
         },
+        takes_proposals,
         command: command.context("--ask-command")?,
     }))
 }

@@ -135,6 +135,8 @@ pub enum Purpose {
     Names,
     /// A list of what git must not add. No failure is reported.
     GitExclude,
+    /// A text for agents. No failure is reported.
+    Skill,
     /// Settings of SSH clients that the clients would not read otherwise. No failure is reported.
     SshSettings,
 }
@@ -423,6 +425,7 @@ impl Confinement {
                 Purpose::Trust
                 | Purpose::FurtherTrust
                 | Purpose::GitExclude
+                | Purpose::Skill
                 | Purpose::SshSettings => bind_at(&from, target, Shown::ReadOnly),
                 Purpose::AmongTrusted => merge(&from, target),
                 Purpose::Names => cover(&from, target),
@@ -436,7 +439,10 @@ impl Confinement {
                 Purpose::Trust => no_trust = failed,
                 Purpose::Names => no_names = failed,
                 Purpose::AmongTrusted => not_among_trusted = failed,
-                Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {}
+                Purpose::FurtherTrust
+                | Purpose::GitExclude
+                | Purpose::Skill
+                | Purpose::SshSettings => {}
             }
         }
         [no_trust, not_among_trusted, no_names]

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use openshell_policy::address::AddressRange;
+use openshell_policy::approvals::HOST as POLICY_HOST;
 use openshell_policy::inference::HOST as MODELS_HOST;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::{Host, HostMatcher, HostName, HostPattern};
@@ -29,6 +30,9 @@ impl Known {
         let mut known = Self::default();
         if let Ok(models) = HostName::parse(MODELS_HOST) {
             known.exact.insert(models, Ports::from([443]));
+        }
+        if let Ok(own) = HostName::parse(POLICY_HOST) {
+            known.exact.insert(own, Ports::from([80]));
         }
         for endpoint in policy
             .network()

@@ -17,8 +17,11 @@ use crate::doors::proxy::Proxy;
 use crate::ground::peer::Caller;
 use crate::ground::quota::QuotaGuard;
 use crate::ground::socket::ClientStream;
-use crate::ground::target::Target;
+use crate::ground::target::{Origin, Scheme, Target};
 use crate::inference;
+use crate::policy_local;
+use crate::policy_local::serve::PolicyClient;
+use crate::reach::authorize::asker::Asker;
 use crate::reach::authorize::authorizer::Authorization;
 use crate::reach::authorize::revocation::RevocationWatch;
 use crate::reach::dial::Dialed;
@@ -45,6 +48,16 @@ pub enum Opened {
     Upstream(Dialed, RevocationWatch),
     /// The models.
     Models(ModelsClient),
+    /// The host by which programs ask about the policy.
+    PolicyLocal(PolicyConnection),
+}
+
+/// A client of the host by which programs ask about the policy.
+pub struct PolicyConnection {
+    /// The program and what it has asked for.
+    pub client: PolicyClient,
+    /// Guard of the program's connection quota.
+    pub quota: QuotaGuard,
 }
 
 /// A client of the models.
@@ -119,6 +132,13 @@ impl<'p> Ingress<'p> {
                 None,
                 self.by(Door::Models).way,
             ),
+            Opened::PolicyLocal(PolicyConnection { client, .. }) => Closing::new(
+                audit,
+                Some(client.asker.caller().clone()),
+                client.origin.target.clone(),
+                None,
+                self.way,
+            ),
         }
     }
 
@@ -187,6 +207,9 @@ impl<'p> Ingress<'p> {
         if inference::is_target(&target) {
             return self.connect_models(target, record).await;
         }
+        if policy_local::is_host(&target) {
+            return self.connect_policy(target, record);
+        }
         let span = debug_span!("request", request = record.request());
         self.connect(&target, socket, record).instrument(span).await
     }
@@ -238,6 +261,37 @@ impl<'p> Ingress<'p> {
         record.came_by(self.way_to(dialed.address));
         let watch = RevocationWatch::new(authorization, dialed.address.ip());
         Ok(Opened::Upstream(dialed, watch))
+    }
+
+    /// Returns the program that made the connection.
+    ///
+    /// # Errors
+    /// It is not identified.
+    pub(super) fn asker(&self) -> Result<Asker, Refusal> {
+        let identified = self.identity.as_ref().map_err(Clone::clone)?;
+        let caller = identified.caller().clone();
+        Ok(self.proxy.services.authorizer.asker(identified, caller))
+    }
+
+    /// Opens a connection to the host by which programs ask about the policy, which needs no
+    /// permission by it.
+    fn connect_policy(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+        record.served_inside();
+        if let Some(caller) = self.caller() {
+            record.called_by(caller);
+        }
+        if !policy_local::is_target(&target) {
+            return Err(Refusal::bad_request(policy_local::WRONG_SCHEME));
+        }
+        let asker = self.asker()?;
+        let program = &asker.caller().program.executable;
+        let quota = self.proxy.services.egress.reserve(program)?;
+        let origin = Origin {
+            scheme: Scheme::Http,
+            target,
+        };
+        let client = PolicyClient { asker, origin };
+        Ok(Opened::PolicyLocal(PolicyConnection { client, quota }))
     }
 
     /// Opens a connection to the models at `target`, which needs no permission by the policy.

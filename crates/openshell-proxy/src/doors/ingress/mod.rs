@@ -29,8 +29,10 @@ use crate::ground::socket::ClientStream;
 use crate::ground::target::{Origin, Scheme, Target};
 use crate::inference;
 use crate::inference::serve::Models;
+use crate::policy_local;
 use crate::relay::exchange::ExchangeError;
 use crate::relay::http1::{Released, Session, connection};
+use crate::relay::services::Services;
 use crate::report::record::{Outcome, Record};
 use crate::wire::http::body::{ResponseBody, full};
 use crate::wire::http::head;
@@ -108,6 +110,7 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
             _ => forward::intake(&services.audit, None, &request).0,
         };
         Some(refuse(
+            services,
             &Refusal::limit_reached("too many connections at once"),
             record,
         ))
@@ -154,7 +157,8 @@ struct HttpIngress<'p> {
 
 impl<'p> HttpIngress<'p> {
     async fn answer(&self, request: Request<Incoming>) -> Option<Response<ResponseBody>> {
-        let audit = &self.ingress.proxy.services.audit;
+        let services = &*self.ingress.proxy.services;
+        let audit = &services.audit;
         let names = self.ingress.proxy.names.as_deref();
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
@@ -164,6 +168,9 @@ impl<'p> HttpIngress<'p> {
                 head::bytes(request.uri(), request.headers()) > Limits::CONNECT_HEAD_BYTES;
             let answered = match target {
                 _ if is_large => Err(Refusal::connect_head_too_large()),
+                Ok(target) if policy_local::is_host(&target) => {
+                    return Some(self.wrong_scheme(record));
+                }
                 Ok(target) => {
                     let socket = self.session.socket();
                     self.ingress.open(target, socket, &mut record).await
@@ -183,6 +190,9 @@ impl<'p> HttpIngress<'p> {
                     }
                     Err(refusal) => Err(refusal),
                 },
+                Ok(origin) if policy_local::is_host(&origin.target) => {
+                    return Some(self.ask_policy(request, &origin, record).await);
+                }
                 Ok(origin) => {
                     let span = debug_span!("request", request = record.request());
                     match Box::pin(self.forward(request, origin, &mut record))
@@ -192,7 +202,7 @@ impl<'p> HttpIngress<'p> {
                         Ok(response) => Ok(response),
                         Err(error) => {
                             let is_silent = matches!(error, ExchangeError::Closed);
-                            let response = refuse(&error.into_refusal(), record);
+                            let response = refuse(services, &error.into_refusal(), record);
                             return Some(response).filter(|_| !is_silent);
                         }
                     }
@@ -206,8 +216,48 @@ impl<'p> HttpIngress<'p> {
                 record.finish(Outcome::Allowed);
                 response
             }
-            Err(refusal) => refuse(&refusal, record),
+            Err(refusal) => refuse(services, &refusal, record),
         })
+    }
+
+    /// Answers a forwarded request to the host by which programs ask about the policy.
+    async fn ask_policy(
+        &self,
+        request: Request<Incoming>,
+        origin: &Origin,
+        mut record: Record,
+    ) -> Response<ResponseBody> {
+        if !policy_local::is_origin(origin) {
+            return self.wrong_scheme(record);
+        }
+        record.came_by(self.ingress.by(Door::Forward).way);
+        if let Some(caller) = self.ingress.caller() {
+            record.called_by(caller);
+        }
+        let Proxy {
+            services,
+            policy_local,
+            ..
+        } = self.ingress.proxy;
+        match self.ingress.asker() {
+            Ok(asker) => {
+                let socket = self.session.socket();
+                let answer = policy_local.answer(services, request, asker, socket, record);
+                Box::pin(answer).await
+            }
+            Err(refusal) => refuse(services, &refusal, record),
+        }
+    }
+
+    /// Refuses a request to the host by which programs ask about the policy that is none of HTTP.
+    fn wrong_scheme(&self, mut record: Record) -> Response<ResponseBody> {
+        record.came_by(self.ingress.way);
+        if let Some(caller) = self.ingress.caller() {
+            record.called_by(caller);
+        }
+        let refusal = Refusal::bad_request(policy_local::WRONG_SCHEME);
+        record.finish(Outcome::Refused(&refusal));
+        policy_local::serve::wrong_scheme().map(full)
     }
 
     /// Prepares to serve a forwarded request for a model.
@@ -229,8 +279,9 @@ impl<'p> HttpIngress<'p> {
     }
 }
 
-fn refuse(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
-    let response = reply::refused(refusal, record.subject()).map(full);
+fn refuse(services: &Services, refusal: &Refusal, record: Record) -> Response<ResponseBody> {
+    let guidance = &services.guidance;
+    let response = reply::refused(refusal, record.subject(), guidance).map(full);
     record.finish(Outcome::Refused(refusal));
     response
 }

@@ -234,7 +234,7 @@ pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let plain = reply::refused(refusal, record.subject());
+    let plain = reply::refused(refusal, record.subject(), &services.guidance);
     let call = reply::refused_call(refusal, record.subject());
     record.finish(Outcome::Refused(refusal));
     let has_answered = AtomicBool::new(false);

@@ -189,7 +189,7 @@ pub(super) async fn answer(
     let response = if is_grpc {
         reply::refused_call(&refusal, record.subject())
     } else {
-        reply::refused(&refusal, record.subject())
+        reply::refused(&refusal, record.subject(), &client.tunnel.services.guidance)
     };
     record.finish(Outcome::Refused(&refusal));
     Ok(response.map(full))

@@ -31,6 +31,9 @@ use event_queue::EventQueue;
 use job_control::JobControl;
 use start_failure::StartContext;
 
+/// How long whoever answers has to be told what the answer did, after the command has ended.
+const TELLING: Duration = Duration::from_secs(1);
+
 /// At a time-out, init ends everything this much later than the supervisor.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -78,6 +81,10 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
             folder.display()
         );
         logging::config_event(ConfigState::Left, Severity::Info, &message);
+    }
+    if let Some(desk) = &sandbox.approvals {
+        // What an answer has let go on may end the command before whoever answered is told.
+        let _ = tokio::time::timeout(TELLING, desk.all_told()).await;
     }
     let grants = sandbox.approvals.iter().flat_map(|desk| desk.grants());
     let for_run = grants.filter(|grant| grant.kept_in.is_none());

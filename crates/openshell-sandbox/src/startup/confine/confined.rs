@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use openshell_access::main_process::MainProcess;
 use openshell_events::event::Audit;
+use openshell_proxy::policy_local::denials::RecentDenials;
 use openshell_sources::origin::Sources;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::streams::retained::Tap;
@@ -63,6 +64,8 @@ pub(crate) struct CommandParts {
 pub(crate) struct Audience {
     pub(crate) audit: Arc<dyn Audit>,
     pub(crate) refusals: Arc<Refusals>,
+    /// The last refusals, for programs inside.
+    pub(crate) denials: Arc<RecentDenials>,
 }
 
 impl Confined {
@@ -162,14 +165,16 @@ fn attach(
 impl Audience {
     fn gather(run: &Run, gateway: Option<&GatewayReports>) -> Self {
         let refusals: Arc<Refusals> = Arc::default();
+        let denials: Arc<RecentDenials> = Arc::default();
         let metrics = run
             .monitoring
             .as_ref()
             .map(|monitoring| &monitoring.metrics);
         let gateway = gateway.map(GatewayReports::audit);
         Self {
-            audit: audit::receivers(&refusals, metrics, gateway),
+            audit: audit::receivers(&refusals, &denials, metrics, gateway),
             refusals,
+            denials,
         }
     }
 }

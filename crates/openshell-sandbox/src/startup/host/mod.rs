@@ -3,12 +3,13 @@
 pub(crate) mod ca_files;
 pub(crate) mod hosted;
 pub(crate) mod resolver_files;
-pub(crate) mod ssh_settings;
+mod skill;
+mod ssh_settings;
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use openshell_events::words::{ConfigState, Severity};
@@ -41,6 +42,8 @@ pub(crate) struct Host {
     /// Mounts that keep git inside from adding placeholders, and show ssh inside the host's
     /// settings.
     pub(crate) tool_mounts: Vec<Mount>,
+    /// The path inside of the text that tells agents how to ask for a line of policy.
+    pub(crate) skill: Option<String>,
     pub(crate) made: CreatedDirs,
     pub(crate) run_dir: RunDir,
     /// The file system of the sandbox's files, if they have one.
@@ -86,7 +89,7 @@ impl Host {
             run_dir.claim(&config.sandbox)?;
         }
         let uses = writable()
-            .chain([config.tls.dir()])
+            .chain([config.tls.dir(), Path::new(skill::PLACE)])
             .chain(plan.carve_outs.paths());
         let mut made = CreatedDirs::new(&run_dir, uses)
             .context("cannot write to the run directory; see --run-dir")?;
@@ -105,6 +108,12 @@ impl Host {
             &carve_outs,
             &files,
         )?);
+        let skill = match &config.approvals {
+            Some(options) if options.takes_proposals => skill::create(&files, &mut made)?,
+            Some(_) | None => None,
+        };
+        let shows_skill = skill.is_some();
+        tool_mounts.extend(skill);
         let tls = CaFiles::create(config, landlock, authority, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
@@ -124,6 +133,7 @@ impl Host {
             tls,
             resolver_files,
             tool_mounts,
+            skill: shows_skill.then(|| skill::PLACE.to_owned()),
             made,
             run_dir,
             file_system,

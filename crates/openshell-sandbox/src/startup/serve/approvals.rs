@@ -18,14 +18,14 @@ use crate::startup::serve::opening::answering;
 /// How long nothing more is said about requests that wait.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Says on standard error that requests of the sandbox `name` wait, if the command has no terminal on
+/// Says on standard error that questions of the sandbox `name` wait, if the command has no terminal on
 /// which the start has said it; at most once a minute.
 pub(super) async fn tell(desk: Arc<Desk>, name: String) {
     let mut changes = desk.changes();
     loop {
-        let held = desk.held();
-        if held > 0 {
-            let waits = text::counted(held as u64, "request waits", "requests wait");
+        let waiting = desk.waiting();
+        if waiting > 0 {
+            let waits = text::counted(waiting as u64, "question waits", "questions wait");
             let command = answering(&name);
             logging::print_stderr(&format!(
                 "openshell-sandbox: {waits} for your answer: {command}"
@@ -59,16 +59,34 @@ impl Approvals for DeskApprovals {
         })
     }
 
+    fn begin(&self) -> Box<dyn Send> {
+        Box::new(self.0.answering())
+    }
+
     fn answer(&self, answer: Answer, uid: u32) -> Answered {
         let by = Answerer {
             way: "terminal",
             uid: Some(uid),
+            reason: "",
         };
         let answered = match answer {
-            Answer::Decide { id, decision, line } => match Decision::parse(&decision) {
+            Answer::Decide {
+                id,
+                decision,
+                line,
+                reason,
+            } => match Decision::parse(&decision) {
                 Some(decision) => self
                     .0
-                    .decide(&id, decision, line, by)
+                    .decide(
+                        &id,
+                        decision,
+                        line,
+                        Answerer {
+                            reason: &reason,
+                            ..by
+                        },
+                    )
                     .and_then(|done| said(decision, done)),
                 None => Err(Unanswered::Unfit(
                     "an answer is once, run, save, deny or deny_run".into(),

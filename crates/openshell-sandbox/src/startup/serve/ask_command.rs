@@ -35,20 +35,14 @@ const SILENT: &str = "the program gave no answer in time";
 /// The index of the program in the list of the runner.
 pub(super) const PROGRAM: usize = 0;
 
-/// Who answers.
-const BY: Answerer = Answerer {
-    way: "command",
-    uid: None,
-};
-
 /// What the program asks for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answer {
     decision: Wanted,
     id: Option<String>,
-    #[serde(rename = "reason")]
-    _reason: Option<String>,
+    #[serde(default)]
+    reason: String,
 }
 
 /// What it can decide. It cannot save, because what outlasts the run is not its to give.
@@ -152,12 +146,22 @@ impl AskCommand {
         let report = self.helpers.run(PROGRAM, input, limit, ANSWER_BYTES).await;
         let report = report.map_err(|error| error.to_string())?;
         self.log_errors(&report.errors);
-        let Some(decision) = wanted(&report, id)?.decision() else {
+        let Answer {
+            decision, reason, ..
+        } = wanted(&report, id)?;
+        let Some(decision) = decision.decision() else {
             return Ok(());
         };
         let desk = Arc::clone(&self.desk);
         let id = question.id;
-        let decided = tokio::task::spawn_blocking(move || desk.decide(&id, decision, 0, BY));
+        let decided = tokio::task::spawn_blocking(move || {
+            let by = Answerer {
+                way: "command",
+                uid: None,
+                reason: &reason,
+            };
+            desk.decide(&id, decision, 0, by)
+        });
         match decided.await.map_err(|error| error.to_string())? {
             // Somebody else was faster, or it is asked anew.
             Ok(_) | Err(Unanswered::Gone | Unanswered::Stale) => Ok(()),
@@ -183,7 +187,7 @@ impl AskCommand {
 ///
 /// # Errors
 /// It failed, or its answer is none.
-fn wanted(report: &Report, id: &str) -> Result<Wanted, String> {
+fn wanted(report: &Report, id: &str) -> Result<Answer, String> {
     match &report.ended {
         Ended::Exited(0) => {}
         Ended::Exited(status) => return Err(format!("the program ended with status {status}")),
@@ -201,9 +205,9 @@ fn wanted(report: &Report, id: &str) -> Result<Wanted, String> {
     }
     let answer: Answer = serde_json::from_slice(&report.output)
         .map_err(|_| "the program did not print one answer".to_owned())?;
-    match answer.id {
+    match &answer.id {
         Some(other) if other != id => Err("the program answered another question".to_owned()),
-        Some(_) | None => Ok(answer.decision),
+        Some(_) | None => Ok(answer),
     }
 }
 
@@ -232,7 +236,7 @@ mod tests {
             (r#"{"decision": "pass"}"#, Wanted::Pass),
         ] {
             assert_eq!(
-                wanted(&report(Ended::Exited(0), output), "q-1"),
+                wanted(&report(Ended::Exited(0), output), "q-1").map(|answer| answer.decision),
                 Ok(decision)
             );
         }

@@ -20,6 +20,10 @@ use openshell_access::control::server::{self, Control, State};
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Filesystem;
 use openshell_proxy::approvals::desk::{Desk, Settings};
+use openshell_proxy::decide::store::PolicyStore;
+use openshell_proxy::denial::guidance::Guidance;
+use openshell_proxy::policy_local::review::Review;
+use openshell_proxy::policy_local::serve::PolicyLocal;
 use openshell_sources::lints;
 use openshell_sources::origin::Sources;
 use openshell_sources::policy::saving::PolicyFile;
@@ -77,16 +81,16 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         mut init,
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
-    let in_force = InForce::new(initial, config.network.leaks);
     let writes = OwnWrites::default();
-    let in_force = match &config.approvals {
-        Some(options) => {
+    let in_force = InForce::new(initial, config.network.leaks, |policy| {
+        let desk = config.approvals.as_ref().map(|options| {
             let saved = services.run_reports.saved();
             let keeping = keeping(config, &init, saved, &writes);
-            asking(in_force, options.settings, &init, keeping, &audience)
-        }
-        None => in_force,
-    };
+            desk(policy, options.settings, &init, keeping, &audience)
+        });
+        let local = policy_local(config, policy, desk.as_ref(), &host, &audience);
+        (desk, local)
+    });
     let approvals = in_force.approvals.clone();
     know_tokens(gateway.as_ref(), &in_force, &mut run.tasks);
     let reload = follow(config, sources, &in_force, &init, writes, &mut run)?;
@@ -163,19 +167,38 @@ fn writable(init: &ConfinedInit) -> impl Fn(&Path) -> bool + Send + Sync + use<>
     move |path| landlock.grants_writing(path)
 }
 
-/// Has a person asked about what the policy of `in_force` refuses.
-fn asking(
-    in_force: InForce,
+/// Returns what asks a person about `policy`.
+fn desk(
+    policy: &Arc<PolicyStore>,
     settings: Settings,
     init: &ConfinedInit,
     keeping: Keeping,
     audience: &Audience,
-) -> InForce {
-    in_force.asking(|policy| {
-        let is_writable = Box::new(writable(init));
-        let audit = Arc::clone(&audience.audit);
-        Desk::new(settings, policy, is_writable, Box::new(keeping), audit)
-    })
+) -> Arc<Desk> {
+    let policy = Arc::clone(policy);
+    let is_writable = Box::new(writable(init));
+    let audit = Arc::clone(&audience.audit);
+    Desk::new(settings, policy, is_writable, Box::new(keeping), audit)
+}
+
+/// Returns what answers programs that ask about `policy`, or propose something to the person at
+/// `desk`.
+fn policy_local(
+    config: &Config,
+    policy: &Arc<PolicyStore>,
+    desk: Option<&Arc<Desk>>,
+    host: &Host,
+    audience: &Audience,
+) -> PolicyLocal {
+    let options = config.approvals.as_ref();
+    let is_on = options.is_some_and(|options| options.takes_proposals);
+    let desk = desk.filter(|_| is_on).cloned();
+    PolicyLocal::new(
+        Arc::clone(policy),
+        Arc::clone(&audience.denials),
+        desk.map(|desk| Box::new(desk) as Box<dyn Review>),
+        Arc::new(Guidance::new(is_on, host.skill.clone())),
+    )
 }
 
 /// Returns where answers are written that outlast the run: the file of --save, or the policy's own.

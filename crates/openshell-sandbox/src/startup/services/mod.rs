@@ -243,9 +243,10 @@ impl RunServices {
             .run_reports
             .observations()
             .map_or(Mode::Enforce, Mode::Observe);
+        let approvals = in_force.approvals.filter(|desk| desk.asks_of_refusals());
         let unknown = match &mode {
             Mode::Observe(_) => UnknownNames::Observed,
-            Mode::Enforce if in_force.approvals.is_some() => UnknownNames::Asked,
+            Mode::Enforce if approvals.is_some() => UnknownNames::Asked,
             Mode::Enforce => UnknownNames::Refused,
         };
         let generations = in_force.policy.subscribe();
@@ -283,7 +284,8 @@ impl RunServices {
             leaks: in_force.leaks,
             sessions: Default::default(),
             memory: Default::default(),
-            approvals: in_force.approvals,
+            approvals,
+            guidance: Arc::clone(in_force.policy_local.guidance()),
             audit: Arc::clone(&self.audit),
         });
         tasks.spawn("policy engine", warm_up(Arc::clone(&services)));
@@ -294,6 +296,7 @@ impl RunServices {
             interceptor: Interceptor::new(tls.authority),
             names: Some(Arc::clone(&names)),
             inference: in_force.inference,
+            policy_local: in_force.policy_local,
         });
         self.listen(proxy, parts.listener, parts.workers, new_listeners, tasks);
         let resolver = Arc::clone(&self.resolver);

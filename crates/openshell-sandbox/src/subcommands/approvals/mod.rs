@@ -10,12 +10,14 @@ use std::process::ExitCode;
 use anyhow::bail;
 use rustix::termios::isatty;
 
+use crate::cli::values;
+
 /// Shows what running sandboxes ask, and gives your answers. A sandbox asks if it was started with
-/// --ask.
+/// --ask or --policy-local.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(override_usage = "openshell-sandbox approvals [OPTIONS] [NAME]
-       openshell-sandbox approvals decide ID once|run|save|deny|deny_run [--line NUMBER]
+       openshell-sandbox approvals decide ID once|run|save|deny|deny_run [--line NUMBER] [--reason TEXT]
        openshell-sandbox approvals revoke GRANT [NAME]
        openshell-sandbox approvals unmute PROGRAM [NAME]")]
 #[command(after_help = "\
@@ -36,6 +38,10 @@ pub(crate) struct ApprovalsArgs {
     /// The line that permits it, counted from 1, the narrowest
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) line: Option<u8>,
+
+    /// Why you deny it, for the program that has proposed it
+    #[arg(long, value_name = "TEXT", value_parser = values::reason)]
+    pub(crate) reason: Option<String>,
 
     /// Print the questions as JSON, one a line
     #[arg(long)]
@@ -65,10 +71,14 @@ pub(crate) fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
     if *action != "decide" && args.line.is_some() {
         bail!("--line goes with decide");
     }
+    if args.reason.is_some() && !matches!(rest, [_, "deny" | "deny_run"]) {
+        bail!("--reason goes with decide ID deny, or deny_run");
+    }
     match (*action, rest) {
         ("decide", [id, decision]) => {
             let line = args.line.unwrap_or(1);
-            script::decide(run_dir, id, decision, line)
+            let reason = args.reason.as_deref().unwrap_or_default();
+            script::decide(run_dir, id, decision, line, reason)
         }
         ("decide", _) => bail!("say which question and how: decide ID once|run|save|deny|deny_run"),
         ("revoke", [grant]) => script::revoke(run_dir, grant, None),

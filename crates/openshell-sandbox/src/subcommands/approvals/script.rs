@@ -109,8 +109,10 @@ fn named(places: &Places, name: Option<&str>) -> anyhow::Result<Vec<(String, Own
 
 pub(super) fn asks_nobody(name: Option<&str>) -> String {
     match name {
-        Some(name) => format!("sandbox {name} asks nobody; start it with --ask"),
-        None => "no running sandbox asks anybody; start one with --ask".to_owned(),
+        Some(name) => format!("sandbox {name} asks nobody; start it with --ask or --policy-local"),
+        None => {
+            "no running sandbox asks anybody; start one with --ask or --policy-local".to_owned()
+        }
     }
 }
 
@@ -204,11 +206,13 @@ pub(super) fn decide(
     id: &str,
     decision: &str,
     line: u8,
+    reason: &str,
 ) -> anyhow::Result<ExitCode> {
     let decide = Answer::Decide {
         id: id.to_owned(),
         decision: decision.to_owned(),
         line: usize::from(line.saturating_sub(1)),
+        reason: reason.to_owned(),
     };
     give(run_dir, None, &decide, "question")
 }

@@ -22,7 +22,7 @@ Enter             open the question in full
 a                 permit the oldest request once (then y, if a mark has a !)
 r, then y         permit the line until the sandbox ends
 s, then y         the same, and write it to the file that is shown
-d                 deny what waits
+d                 deny what waits; of a proposal you may type why
 x                 deny it, and do not ask again in this run
 w, n              wider or narrower line
 g                 what was granted, and programs that are not asked for
@@ -226,14 +226,21 @@ fn question(
         opened.end_seen.get_or_insert(now);
     }
     let keys = match opened.asked {
+        _ if opened.denial.is_some() => {
+            "type why, which the program is told   Enter: deny   Esc: back"
+        }
         Some("once") => "y: permit it once, although it is dangerous   any other key: no",
         Some("save") if opened.top < bottom => "down: more   any other key: no",
         Some("save") => "y: permit this line, and write it to the file   any other key: no",
         Some(_) => "y: permit this line until the sandbox ends   any other key: no",
         None if row.is_gone => "q: back",
         None if opened.top < bottom => "down: more   d: deny   q: back",
+        None if row.is_proposal() => "r: run  s: save  d: deny  x: deny for the run  q: back",
         None => "a: once  r: run  s: save  d: deny  x: deny for the run  w, n: line  q: back",
     };
+    if let Some(denial) = &opened.denial {
+        screen.message = format!("why: {}_", denial.reason);
+    }
     screen.view = View::Question(opened);
     keys
 }
@@ -241,17 +248,25 @@ fn question(
 /// Returns the text of the question with the line of policy that is chosen.
 fn with_line(row: &Row, chosen: usize) -> String {
     let question = &row.question;
-    let kept = question.text.lines();
-    let mut lines: Vec<String> = kept
-        .take_while(|line| !line.starts_with("line       "))
-        .map(str::to_owned)
-        .collect();
+    let is_of_line = |line: &&str| {
+        ["line       ", "permits    "]
+            .iter()
+            .any(|of| line.starts_with(of))
+    };
+    let mut kept = question.text.lines().peekable();
+    let mut lines = Vec::new();
+    while let Some(line) = kept.next_if(|line| !is_of_line(line)) {
+        lines.push(line.to_owned());
+    }
     if let Some(line) = question.lines.get(chosen) {
         lines.push(format!("line       {}", line.yaml));
         for permits in &line.permits {
             lines.push(format!("permits    {permits}"));
         }
     }
+    // The words of the workload stand last.
+    let rest = kept.filter(|line| !is_of_line(line));
+    lines.extend(rest.map(str::to_owned));
     lines.join("\n")
 }
 

@@ -134,6 +134,7 @@ fn key(event: &Event) -> Option<Key> {
         KeyCode::PageDown => Key::PageDown,
         KeyCode::Enter => Key::Enter,
         KeyCode::Esc => Key::Back,
+        KeyCode::Backspace => Key::Erase,
         _ => return None,
     })
 }

@@ -3,6 +3,9 @@
 use std::time::{Duration, Instant};
 
 use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question};
+use serde_json::Value;
+
+use crate::cli::values::REASON_CHARACTERS;
 
 /// How long the end of a question has been on the screen before a key permits it.
 const SEEN: Duration = Duration::from_millis(500);
@@ -23,6 +26,8 @@ pub(super) enum Key {
     PageDown,
     Enter,
     Back,
+    /// Backspace.
+    Erase,
     /// Ctrl-Z.
     Suspend,
 }
@@ -62,6 +67,12 @@ impl Row {
         lines.get(line).is_none_or(|line| line.is_dangerous)
     }
 
+    /// Returns true if a program has proposed it, so that nothing waits for it.
+    pub(super) fn is_proposal(&self) -> bool {
+        let facts: Value = serde_json::from_str(&self.question.facts).unwrap_or_default();
+        facts["kind"] == "proposal"
+    }
+
     fn is(&self, at: &Place) -> bool {
         self.sandbox == at.sandbox && self.question.id == at.id
     }
@@ -90,6 +101,16 @@ pub(super) struct Opened {
     pub(super) difference: Option<String>,
     /// True while it is asked what saving would change.
     pub(super) is_asking: bool,
+    /// Why a proposal is denied, while that is typed.
+    pub(super) denial: Option<Denial>,
+}
+
+/// A denial whose reason is typed.
+#[derive(Clone, Debug)]
+pub(super) struct Denial {
+    decision: &'static str,
+    /// What was typed so far.
+    pub(super) reason: String,
 }
 
 impl Opened {
@@ -102,7 +123,7 @@ impl Opened {
             Key::Up | Key::Char('k') => self.top = self.top.saturating_sub(1),
             Key::PageDown => self.top += PAGE,
             Key::PageUp => self.top = self.top.saturating_sub(PAGE),
-            Key::Char(_) | Key::Enter | Key::Back | Key::Suspend => {}
+            Key::Char(_) | Key::Enter | Key::Back | Key::Erase | Key::Suspend => {}
         }
     }
 
@@ -268,7 +289,7 @@ impl Screen {
             },
             Key::PageDown => index.map_or(0, |index| index + PAGE),
             Key::PageUp => index.map_or(0, |index| index.saturating_sub(PAGE)),
-            Key::Char(_) | Key::Suspend => return None,
+            Key::Char(_) | Key::Erase | Key::Suspend => return None,
         };
         let row = self.rows.get(to.min(last?))?;
         self.view = View::List(Some(Place {
@@ -288,6 +309,7 @@ impl Screen {
             asked: None,
             difference: None,
             is_asking: false,
+            denial: None,
         });
     }
 
@@ -298,7 +320,12 @@ impl Screen {
         is_alone: bool,
         now: Instant,
     ) -> Option<Action> {
+        if let Some(denial) = opened.denial.take() {
+            self.message.clear();
+            return self.type_reason(key, opened, denial);
+        }
         let row = self.row(&opened.at).cloned();
+        let is_proposal = row.as_ref().is_some_and(Row::is_proposal);
         let lines = row.as_ref().map_or(0, |row| row.question.lines.len());
         let is_open = row.as_ref().is_some_and(|row| !row.is_gone);
         let is_dangerous = row
@@ -325,6 +352,10 @@ impl Screen {
                 return None;
             }
             (Key::Char('y'), Some(asked)) if may_permit => Some(asked),
+            (Key::Char('a'), _) if is_proposal => {
+                self.message = "nothing waits under a proposal; it takes r, s, d or x".to_owned();
+                None
+            }
             (Key::Char('a'), None) if may_permit && !is_dangerous => Some("once"),
             (Key::Char('a'), _) if may_permit => {
                 opened.asked = Some("once");
@@ -353,8 +384,14 @@ impl Screen {
                 opened.asked = Some(asked);
                 None
             }
-            (Key::Char('d'), _) if is_open => Some("deny"),
-            (Key::Char('x'), _) if is_open => Some("deny_run"),
+            (Key::Char(key @ ('d' | 'x')), _) if is_open => {
+                let decision = if key == 'd' { "deny" } else { "deny_run" };
+                opened.denial = is_proposal.then(|| Denial {
+                    decision,
+                    reason: String::new(),
+                });
+                (!is_proposal).then_some(decision)
+            }
             (key, _) => {
                 opened.shift(key, lines);
                 None
@@ -367,14 +404,40 @@ impl Screen {
             self.view = View::Question(opened);
             return None;
         };
+        Some(self.decide(opened, decision, String::new()))
+    }
+
+    /// Types the reason of a denial; Enter denies.
+    fn type_reason(&mut self, key: Key, mut opened: Opened, mut denial: Denial) -> Option<Action> {
+        match key {
+            Key::Enter => return Some(self.decide(opened, denial.decision, denial.reason)),
+            Key::Char(c) if denial.reason.chars().count() < REASON_CHARACTERS => {
+                denial.reason.push(c);
+            }
+            Key::Erase => {
+                denial.reason.pop();
+            }
+            Key::Char(_) | Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Suspend => {}
+            Key::Back => {
+                self.view = View::Question(opened);
+                return None;
+            }
+        }
+        opened.denial = Some(denial);
+        self.view = View::Question(opened);
+        None
+    }
+
+    fn decide(&mut self, opened: Opened, decision: &str, reason: String) -> Action {
         // After an answer nothing is selected.
         self.view = View::List(None);
         let answer = Answer::Decide {
             id: opened.at.id,
             decision: decision.to_owned(),
             line: opened.line,
+            reason,
         };
-        Some(Action::Give(opened.at.sandbox, answer))
+        Action::Give(opened.at.sandbox, answer)
     }
 
     /// Shows what saving the `line` of the question `id` would change. Its end has to be read again.
@@ -413,7 +476,7 @@ impl Screen {
             Key::Up | Key::Char('k') => selected.saturating_sub(1),
             Key::PageDown => selected + PAGE,
             Key::PageUp => selected.saturating_sub(PAGE),
-            Key::Char(_) | Key::Enter | Key::Suspend => selected,
+            Key::Char(_) | Key::Enter | Key::Erase | Key::Suspend => selected,
         };
         self.view = View::Grants(to.min(last));
         None

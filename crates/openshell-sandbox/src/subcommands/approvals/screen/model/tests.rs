@@ -51,7 +51,12 @@ fn see(screen: &mut Screen, now: Instant) {
 
 fn given(action: Option<Action>) -> Option<(String, String, usize)> {
     match action? {
-        Action::Give(_, Answer::Decide { id, decision, line }) => Some((id, decision, line)),
+        Action::Give(
+            _,
+            Answer::Decide {
+                id, decision, line, ..
+            },
+        ) => Some((id, decision, line)),
         other => panic!("{other:?}"),
     }
 }
@@ -285,4 +290,40 @@ fn a_line_is_saved_after_its_difference_was_on_the_screen() {
         panic!("{:?}", screen.view);
     };
     assert_eq!(decision, "save");
+}
+
+#[test]
+fn a_proposal_is_denied_with_words_that_may_hold_any_key_and_is_never_permitted_once() {
+    let proposal = Question {
+        facts: r#"{"kind": "proposal"}"#.to_owned(),
+        ..question("q-1", false)
+    };
+    let (mut screen, now) = opened(&[proposal], 0);
+    assert!(screen.press(Key::Char('a'), true, now).is_none());
+    assert!(
+        screen.message.contains("takes r, s, d or x"),
+        "{}",
+        screen.message
+    );
+    assert!(screen.press(Key::Char('d'), true, now).is_none());
+    for c in "quay".chars() {
+        assert!(screen.press(Key::Char(c), true, now).is_none());
+    }
+    screen.press(Key::Erase, true, now);
+    screen.press(Key::Back, true, now);
+    assert!(matches!(screen.view, View::Question(_)), "not denied");
+    screen.press(Key::Char('x'), true, now);
+    screen.press(Key::Char('n'), true, now);
+    screen.press(Key::Char('o'), true, now);
+    match screen.press(Key::Enter, true, now) {
+        Some(Action::Give(
+            _,
+            Answer::Decide {
+                decision, reason, ..
+            },
+        )) => {
+            assert_eq!((decision.as_str(), reason.as_str()), ("deny_run", "no"));
+        }
+        other => panic!("{other:?}"),
+    }
 }
