@@ -62,7 +62,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -i -t -h -V --policy --policy-data --allow --preset --print-policy --write --read --hide --policy-rules --watch --observe --observe-files --observe-merge --proposals --workdir --git-config --no-keep-settings --no-placeholders --carve-out-lost --run-dir --network --publish --ask --ask-rate --ask-command --save --upstream-ca-file --ca-dir --tls-dir --name-addresses --proxy-port --credentials --secrets-from-env --env --env-file --clear-env --leaks --inference-routes --name --keep --interactive --no-interactive --ssh-socket-path --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --sandbox-id --sandbox --openshell-endpoint --log-level --log-to --log-format --log-dir --log-files --label --timings --health-port --health-socket --timeout --grace --drain --tmp-size --die-with-parent --help --version init check explain diff doctor approvals exec ps cp ca gateway presets copy-self"
+            opts="-p -w -i -t -h -V --policy --policy-data --allow --preset --print-policy --write --read --hide --policy-rules --watch --observe --observe-files --observe-merge --proposals --workdir --git-config --no-keep-settings --no-placeholders --carve-out-lost --run-dir --network --publish --ask --ask-rate --ask-command --policy-local --save --upstream-ca-file --ca-dir --tls-dir --name-addresses --proxy-port --credentials --secrets-from-env --env --env-file --clear-env --leaks --inference-routes --name --keep --interactive --no-interactive --ssh-socket-path --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --sandbox-id --sandbox --openshell-endpoint --log-level --log-to --log-format --log-dir --log-files --label --timings --health-port --health-socket --timeout --grace --drain --tmp-size --die-with-parent --help --version init check explain diff doctor approvals exec ps cp ca gateway presets copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -288,13 +288,17 @@ _openshell__sandbox() {
             return 0
             ;;
         openshell__sandbox__subcmd__approvals)
-            opts="-h --line --json --follow --run-dir --help"
+            opts="-h --line --reason --json --follow --run-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --line)
+                    COMPREPLY=()
+                    return 0
+                    ;;
+                --reason)
                     COMPREPLY=()
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= ask-command= save= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
+    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= ask-command= policy-local save= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -88,6 +88,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l obs
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-merge -d 'Keep the entries of an earlier --observe in the file instead of replacing them'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-keep-settings -d 'Let the command write the settings of the project that editors, shells and agents execute'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-placeholders -d 'Put no empty file in place of a `read_only` or `hidden` path that does not exist'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-local -d 'Let the command read its policy, and propose lines of it, at http://policy.local'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l secrets-from-env -d 'Replace each variable that looks like a secret by a placeholder'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Give the command only LANG, LC_*, TERM, TZ, and what --env and --env-file name'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l keep -d 'Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it'
@@ -102,7 +103,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ch
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "explain" -d 'Prints the proxy\'s decision on one connection, and runs nothing. It looks names up as the proxy does'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "diff" -d 'Prints what one policy permits more (+) and less (-) than another'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "doctor" -d 'Checks what this host offers to you, and starts a sandbox on trial. Nothing is left behind'
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "approvals" -d 'Shows what running sandboxes ask, and gives your answers. A sandbox asks if it was started with --ask'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "approvals" -d 'Shows what running sandboxes ask, and gives your answers. A sandbox asks if it was started with --ask or --policy-local'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "exec" -d 'Runs another command in a running sandbox, confined as its main command is'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ps" -d 'Lists your running sandboxes'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "cp" -d 'Copies a file or folder into a running sandbox, or out of it. A copy out of it leaves out symlinks that point outside the copy, devices, set-id bits and hooks of git repositories'
@@ -149,6 +150,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand diff
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -l json -d 'Print one JSON document'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l line -d 'The line that permits it, counted from 1, the narrowest' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l reason -d 'Why you deny it, for the program that has proposed it' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l run-dir -d 'The --run-dir that the sandboxes were started with' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l json -d 'Print the questions as JSON, one a line'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l follow -d 'Print what is asked from now on too, and what becomes of it'
