@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= ask-command= policy-local save= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
+    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= ask-command= ask-local policy-local save= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -88,6 +88,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l obs
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-merge -d 'Keep the entries of an earlier --observe in the file instead of replacing them'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-keep-settings -d 'Let the command write the settings of the project that editors, shells and agents execute'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-placeholders -d 'Put no empty file in place of a `read_only` or `hidden` path that does not exist'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask-local -d 'Answer here too what is asked, beside the gateway'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-local -d 'Let the command read its policy, and propose lines of it, at http://policy.local'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l secrets-from-env -d 'Replace each variable that looks like a secret by a placeholder'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Give the command only LANG, LC_*, TERM, TZ, and what --env and --env-file name'

@@ -17,6 +17,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::channel::{self, Address, AddressError};
 use crate::convert::config::{self, SandboxConfig};
 use crate::convert::denials::{self, Activity};
+use crate::convert::drafts::{self, Draft, ProposedLine, Submitted};
 use crate::convert::environment::{self, ProviderEnvironment};
 use crate::convert::policy;
 use crate::convert::routes::{self, Bundle};
@@ -26,9 +27,11 @@ use crate::proto::inference::v1::inference_client::InferenceClient;
 use crate::proto::sandbox::v1::GetSandboxConfigRequest;
 use crate::proto::v1::open_shell_client::OpenShellClient;
 use crate::proto::v1::{
-    GatewayMessage, GetSandboxProviderEnvironmentRequest, IssueSandboxTokenRequest, PolicyStatus,
-    PushSandboxLogsRequest, RefreshSandboxTokenRequest, RelayFrame, ReportMainProcessExitRequest,
-    ReportPolicyStatusRequest, SubmitPolicyAnalysisRequest, SupervisorMessage, UpdateConfigRequest,
+    GatewayMessage, GetDraftPolicyRequest, GetSandboxProviderEnvironmentRequest,
+    IssueSandboxTokenRequest, PolicyStatus, PushSandboxLogsRequest, RefreshSandboxTokenRequest,
+    RelayFrame, ReportMainProcessExitRequest, ReportPolicyStatusRequest,
+    SubmitPolicyAnalysisRequest, SubmitPolicyAnalysisResponse, SupervisorMessage,
+    UpdateConfigRequest,
 };
 use crate::streams::{begun, stream_of};
 use crate::token::{Token, TokenSource, Tokens};
@@ -354,6 +357,7 @@ impl Gateway {
             ..SubmitPolicyAnalysisRequest::default()
         })
         .await
+        .map(drop)
     }
 
     /// Reports counts of decisions.
@@ -372,9 +376,57 @@ impl Gateway {
             ..SubmitPolicyAnalysisRequest::default()
         })
         .await
+        .map(drop)
     }
 
-    async fn submit(&self, request: SubmitPolicyAnalysisRequest) -> Result<(), CallError> {
+    /// Proposes one line: in place of a person who is asked, or as an agent has written it if
+    /// `is_by_agent`.
+    ///
+    /// # Errors
+    /// Fails if the call fails.
+    pub async fn propose(
+        &self,
+        line: ProposedLine<'_>,
+        is_by_agent: bool,
+        workspace: &str,
+    ) -> Result<Submitted, CallError> {
+        let mode = if is_by_agent {
+            "agent_authored"
+        } else {
+            "mechanistic"
+        };
+        let submitted = self.submit(SubmitPolicyAnalysisRequest {
+            proposed_chunks: vec![drafts::chunk(line)],
+            analysis_mode: mode.to_owned(),
+            workspace: workspace.to_owned(),
+            ..SubmitPolicyAnalysisRequest::default()
+        });
+        Ok(drafts::submitted(submitted.await?))
+    }
+
+    /// Returns the lines that were proposed for the sandbox, and what became of them.
+    ///
+    /// # Errors
+    /// Fails if the call fails.
+    pub async fn drafts(&self, workspace: &str) -> Result<Vec<Draft>, CallError> {
+        let request = GetDraftPolicyRequest {
+            name: self.0.name.clone(),
+            status_filter: String::new(),
+            workspace: workspace.to_owned(),
+        };
+        let response = self.call(
+            "GetDraftPolicy",
+            request,
+            |mut client, request| async move { client.get_draft_policy(request).await },
+        );
+        let chunks = response.await?.chunks.into_iter();
+        Ok(chunks.filter_map(drafts::draft).collect())
+    }
+
+    async fn submit(
+        &self,
+        request: SubmitPolicyAnalysisRequest,
+    ) -> Result<SubmitPolicyAnalysisResponse, CallError> {
         let request = SubmitPolicyAnalysisRequest {
             name: self.0.name.clone(),
             ..request
@@ -384,7 +436,7 @@ impl Gateway {
             request,
             |mut client, request| async move { client.submit_policy_analysis(request).await },
         );
-        submitted.await.map(drop)
+        submitted.await
     }
 
     /// Reports that the main process of the supervisor `instance` has ended.

@@ -76,6 +76,15 @@ impl CallError {
         )
     }
 
+    /// Returns true if there is no connection to the gateway, or no answer on it.
+    #[must_use]
+    pub fn is_unreached(&self) -> bool {
+        matches!(
+            self.code,
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
+        )
+    }
+
     /// Returns true if the gateway does not have the call, because it is of an earlier generation.
     #[must_use]
     pub fn is_unimplemented(&self) -> bool {

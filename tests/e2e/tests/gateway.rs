@@ -20,13 +20,13 @@ const FAILED: i32 = 3;
 
 /// A gateway on the lab's loopback interface.
 pub(crate) struct Host {
-    gateway: Gateway,
+    pub(crate) gateway: Gateway,
     serving: Option<Serving>,
     pub(crate) address: std::net::SocketAddr,
 }
 
 impl Host {
-    fn start(lab: &Lab, answers: Answers) -> Self {
+    pub(crate) fn start(lab: &Lab, answers: Answers) -> Self {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let gateway = Gateway::new(answers);
         let address = listener.local_addr().unwrap();
@@ -50,10 +50,15 @@ impl Host {
         Self::start(lab, given)
     }
 
-    /// Ends the gateway's process, and starts it again at the same address.
-    fn restart(&mut self, lab: &Lab) {
+    /// Ends the gateway's process.
+    pub(crate) fn end(&mut self) {
         self.gateway.end_session();
         drop(self.serving.take());
+    }
+
+    /// Ends the gateway's process, and starts it again at the same address.
+    fn restart(&mut self, lab: &Lab) {
+        self.end();
         let address = self.address;
         let listener = lab.inside(move || {
             // Its connections may not have ended yet.
@@ -88,7 +93,7 @@ fn sandbox<'l>(lab: &'l Lab, endpoint: &str) -> Sandbox<'l> {
 }
 
 /// curl may go to `path` of web.test:8080.
-fn web(path: &str) -> SandboxPolicy {
+pub(crate) fn web(path: &str) -> SandboxPolicy {
     gateway::policy(&format!(
         "network_policies: {{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: \
          [10.99.0.1], protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \
@@ -97,7 +102,7 @@ fn web(path: &str) -> SandboxPolicy {
 }
 
 /// Everything of a gateway of `generation` that has `policy`.
-fn answers(generation: Generation, policy: Option<SandboxPolicy>) -> Answers {
+pub(crate) fn answers(generation: Generation, policy: Option<SandboxPolicy>) -> Answers {
     let mut config = GetSandboxConfigResponse {
         policy: policy.map(|policy| policy.encode_to_vec()),
         version: 1,

@@ -22,6 +22,7 @@ mod file_access;
 mod files;
 mod forward;
 mod gateway;
+mod gateway_answers;
 mod grpc;
 mod help;
 mod homes;

@@ -81,6 +81,10 @@ pub struct Answers {
     pub faults: BTreeMap<&'static str, (i32, usize)>,
     /// Calls that are not answered.
     pub silent: Vec<&'static str>,
+    /// Lines that were proposed, and what was decided about them.
+    pub drafts: Vec<PolicyChunk>,
+    /// Why proposed lines are not taken, if none are.
+    pub refuses_lines: Option<String>,
 }
 
 /// Everything that the gateway has heard.
@@ -176,6 +180,57 @@ impl Gateway {
             answers.config.config_revision += 1;
             answers.config.policy_hash = format!("hash{}", answers.config.version);
             answers.config.policy = Some(policy.encode_to_vec());
+        });
+    }
+
+    /// Waits for a proposed line on which nobody has decided.
+    ///
+    /// # Panics
+    /// There is none for a minute.
+    #[must_use]
+    pub fn draft(&self) -> PolicyChunk {
+        let is_pending = |chunk: &&PolicyChunk| chunk.status == "pending";
+        let begin = Instant::now();
+        let mut state = self.state();
+        loop {
+            let mut drafts = state.answers.drafts.iter();
+            if let Some(draft) = drafts.find(is_pending) {
+                return draft.clone();
+            }
+            let left = PATIENCE.checked_sub(begin.elapsed());
+            let left = left.unwrap_or_else(|| panic!("no draft: {:#?}", state.heard));
+            state = self.0.1.wait_timeout(state, left).unwrap().0;
+        }
+    }
+
+    /// Permits the proposed line `draft`, which is part of the policy from then on.
+    ///
+    /// # Panics
+    /// There is no policy.
+    pub fn approve(&self, draft: &PolicyChunk) {
+        let mut policy = self.answer(|answers| {
+            let policy = answers.config.policy.clone().unwrap();
+            SandboxPolicy::decode(policy.as_slice()).unwrap()
+        });
+        let rule = draft.proposed_rule.clone().unwrap();
+        policy
+            .network_policies
+            .insert(draft.rule_name.clone(), rule);
+        self.decide(draft, "approved", "");
+        self.set_policy(policy);
+    }
+
+    /// Does not permit the proposed line `draft`, for this `reason`.
+    pub fn reject(&self, draft: &PolicyChunk, reason: &str) {
+        self.decide(draft, "rejected", reason);
+    }
+
+    fn decide(&self, draft: &PolicyChunk, status: &str, reason: &str) {
+        self.answer(|answers| {
+            let mut drafts = answers.drafts.iter_mut();
+            let draft = drafts.find(|known| known.id == draft.id).unwrap();
+            status.clone_into(&mut draft.status);
+            reason.clone_into(&mut draft.rejection_reason);
         });
     }
 
@@ -464,8 +519,28 @@ impl OpenShell for Gateway {
         request: Request<SubmitPolicyAnalysisRequest>,
     ) -> Answer<SubmitPolicyAnalysisResponse> {
         self.called("SubmitPolicyAnalysis", &request).await?;
-        self.hear(|state| state.heard.analyses.push(request.into_inner()));
-        Ok(Response::new(SubmitPolicyAnalysisResponse::default()))
+        let analysis = request.into_inner();
+        let lines = analysis.proposed_chunks.clone();
+        let count = u32::try_from(lines.len()).unwrap();
+        self.hear(|state| state.heard.analyses.push(analysis));
+        let mut response = SubmitPolicyAnalysisResponse::default();
+        self.hear(|state| {
+            let answers = &mut state.answers;
+            if let Some(reason) = &answers.refuses_lines {
+                response.rejected_chunks = count;
+                response.rejection_reasons = vec![reason.clone(); lines.len()];
+                return;
+            }
+            response.accepted_chunks = count;
+            for mut line in lines {
+                line.id = format!("chunk-{}", answers.drafts.len() + 1);
+                if answers.generation == Generation::Today {
+                    response.accepted_chunk_ids.push(line.id.clone());
+                }
+                answers.drafts.push(line);
+            }
+        });
+        Ok(Response::new(response))
     }
 
     async fn update_config(
@@ -486,7 +561,11 @@ impl OpenShell for Gateway {
         request: Request<GetDraftPolicyRequest>,
     ) -> Answer<GetDraftPolicyResponse> {
         self.called("GetDraftPolicy", &request).await?;
-        Ok(Response::new(GetDraftPolicyResponse::default()))
+        let chunks = self.answer(|answers| answers.drafts.clone());
+        Ok(Response::new(GetDraftPolicyResponse {
+            chunks,
+            ..GetDraftPolicyResponse::default()
+        }))
     }
 
     type ConnectSupervisorStream = Messages<GatewayMessage>;

@@ -71,7 +71,7 @@ fn summary(summary: &DenialSummary) -> wire::DenialSummary {
 }
 
 /// Returns the word that gateways use for a stage.
-fn stage(stage: DenialStage) -> &'static str {
+pub(super) fn stage(stage: DenialStage) -> &'static str {
     match stage {
         DenialStage::Ssrf => "ssrf",
         DenialStage::Bypass => "bypass",

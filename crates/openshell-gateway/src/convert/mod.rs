@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod denials;
+pub mod drafts;
 pub mod environment;
 mod json;
 pub mod logs;

@@ -368,7 +368,7 @@ pub(crate) fn message(policy: &Policy) -> SandboxPolicy {
     }
 }
 
-fn rule(name: &PolicyName, policy: &NetworkPolicy) -> (String, NetworkPolicyRule) {
+pub(super) fn rule(name: &PolicyName, policy: &NetworkPolicy) -> (String, NetworkPolicyRule) {
     let binary = |binary: &openshell_policy::network::binary::Binary| NetworkBinary {
         path: binary.to_string(),
         ..NetworkBinary::default()

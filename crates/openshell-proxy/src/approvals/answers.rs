@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openshell_events::reason::ReasonCode;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,6 +17,7 @@ use crate::approvals::keep::Difference;
 use crate::approvals::line::Proposed;
 use crate::approvals::question::{QuestionId, Shown};
 use crate::approvals::state::{Stage, Turn};
+use crate::decide::line::Line;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Dropped, PolicyStore};
 
@@ -42,6 +44,50 @@ pub struct Listed {
     pub held: usize,
     /// The seconds until the oldest has waited too long; 0 if none waits.
     pub seconds_left: u64,
+}
+
+/// A question that requests wait under.
+#[derive(Clone, Debug)]
+pub struct HeldQuestion {
+    /// The id.
+    pub id: QuestionId,
+    shown: Arc<Shown>,
+}
+
+impl HeldQuestion {
+    /// Returns its narrowest line.
+    #[must_use]
+    pub fn line(&self) -> Option<&Line> {
+        self.shown.lines.first().map(|proposed| &proposed.line)
+    }
+
+    /// Returns the reason of the refusal; `None` if a program has proposed it.
+    #[must_use]
+    pub fn code(&self) -> Option<ReasonCode> {
+        match &self.shown.about {
+            About::Refused(wish) => Some(wish.code),
+            About::Proposed(_) => None,
+        }
+    }
+
+    /// Returns what the line permits, in words.
+    #[must_use]
+    pub fn permits(&self) -> String {
+        let first = self.shown.lines.first();
+        first
+            .map(|proposed| proposed.permits.join("; "))
+            .unwrap_or_default()
+    }
+
+    /// Returns the host, the port and the program.
+    #[must_use]
+    pub fn ends(&self) -> (String, u16, String) {
+        let host = self.shown.about.host();
+        let ends = self.shown.about.ends(&host);
+        let (port, binary) = (ends.port, ends.binary);
+        let binary = binary.unwrap_or_default().to_owned();
+        (host, port.unwrap_or_default(), binary)
+    }
 }
 
 /// A line that can be chosen.
@@ -192,6 +238,27 @@ impl Desk {
             }
         });
         listed.collect()
+    }
+
+    /// Returns the questions that requests wait under.
+    #[must_use]
+    pub fn held_questions(&self) -> Vec<HeldQuestion> {
+        let state = self.state.lock();
+        let questions = state.questions().into_iter();
+        let held =
+            questions.filter(|(_, entry)| entry.stage == Stage::Held && !entry.is_proposal());
+        held.map(|(id, entry)| HeldQuestion {
+            id: id.clone(),
+            shown: Arc::clone(&entry.shown),
+        })
+        .collect()
+    }
+
+    /// Reports that a policy permits what `question` asks for, because of an answer `by` somebody who
+    /// makes the policy.
+    pub fn granted_by_policy(&self, question: &HeldQuestion, by: Answerer<'_>) {
+        let HeldQuestion { id, shown } = question;
+        self.reporter.granted(id, shown, Decision::Run, None, by);
     }
 
     /// Returns the last questions that were answered, each with what became of it.

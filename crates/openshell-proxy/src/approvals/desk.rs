@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use openshell_events::event::Audit;
@@ -56,6 +57,8 @@ pub struct Desk {
     pub(super) looks: watch::Sender<Looks>,
     /// Counts the answers whose effect is still to be told.
     answering: watch::Sender<usize>,
+    /// True while no line could count, so that nothing is held.
+    is_suspended: AtomicBool,
     /// The turn to build a question.
     building: Arc<Semaphore>,
 }
@@ -143,8 +146,18 @@ impl Desk {
             changes: watch::Sender::new(0),
             looks: watch::Sender::default(),
             answering: watch::Sender::default(),
+            is_suspended: AtomicBool::new(false),
             building: Arc::new(Semaphore::new(1)),
         })
+    }
+
+    /// Holds nothing from now on, if `is_suspended`, because no line could count.
+    pub fn suspend(&self, is_suspended: bool) {
+        self.is_suspended.store(is_suspended, Ordering::Relaxed);
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.is_suspended.load(Ordering::Relaxed)
     }
 
     /// Notes that an answer is given, until the value is dropped.
@@ -169,7 +182,10 @@ impl Desk {
     pub fn may_enter(&self, asker: &Asker) -> bool {
         let program = self.counted_as(&asker.caller().program.executable);
         let state = self.state.lock();
-        !state.is_closed && !state.bounds.forbid_all(&program) && !state.is_full(&program)
+        !self.is_suspended()
+            && !state.is_closed
+            && !state.bounds.forbid_all(&program)
+            && !state.is_full(&program)
     }
 
     /// Asks about `wish` of `asker`, and waits for what becomes of it. `ticket` is its place among the
@@ -270,7 +286,7 @@ impl Desk {
         let is_forbidden = state
             .bounds
             .forbid(&program, &wish.denied_for_run(&program));
-        if state.is_closed || is_forbidden {
+        if self.is_suspended() || state.is_closed || is_forbidden {
             return None;
         }
         let target = wish.target.to_string();
@@ -319,7 +335,7 @@ impl Desk {
         target: Target,
     ) -> Option<(QuestionId, oneshot::Receiver<Turn>)> {
         let mut state = self.state.lock();
-        if state.is_closed {
+        if self.is_suspended() || state.is_closed {
             return None;
         }
         state.forget_old();

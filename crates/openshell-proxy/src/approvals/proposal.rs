@@ -8,6 +8,7 @@ use openshell_policy::comparison::addition;
 use openshell_policy::network::PolicyName;
 use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -73,6 +74,19 @@ pub struct Proposal {
     pub intent: String,
     /// What became of it.
     pub fate: watch::Sender<Fate>,
+    /// What else is said about it by the one who decides.
+    pub details: Mutex<Details>,
+}
+
+/// What a gateway says about a proposal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the answers")]
+pub struct Details {
+    pub validation_result: String,
+    pub application_error: String,
+    pub review_token: String,
+    pub current_effective_policy_hash: Option<String>,
+    pub candidate_effective_policy_hash: String,
 }
 
 impl Proposal {
@@ -111,8 +125,8 @@ impl Proposal {
         }
     }
 
-    /// Returns true if the policy of `snapshot` permits all of it.
-    pub(super) fn is_permitted(&self, snapshot: &Snapshot) -> bool {
+    /// Returns true if the policy of `snapshot` permits all of it. Blocks.
+    pub fn is_permitted(&self, snapshot: &Snapshot) -> bool {
         let network = snapshot.policy().network();
         let mut names = names(&self.name);
         let free = names.find(|name| !network.contains_key(name));
@@ -183,11 +197,13 @@ impl Proposal {
         }
     }
 
-    pub(super) fn approve(&self, generation: u64) {
+    /// Notes that it is permitted from the generation with this number on.
+    pub fn approve(&self, generation: u64) {
         self.fate.send_replace(Fate::Approved(generation));
     }
 
-    pub(super) fn reject(&self, reason: &str) {
+    /// Notes that nobody permits it, for this `reason`.
+    pub fn reject(&self, reason: &str) {
         let reason = reason.chars().take(REASON_CHARACTERS).collect();
         self.fate.send_replace(Fate::Rejected(reason));
     }

@@ -4,21 +4,50 @@ use std::path::Path;
 use std::sync::Arc;
 
 use openshell_policy::network::PolicyName;
-use tokio::sync::watch;
 
 use crate::approvals::about::About;
 use crate::approvals::desk::Desk;
-use crate::approvals::proposal::{Fate, Proposal, names};
+use crate::approvals::line::Proposed;
+use crate::approvals::proposal::{Proposal, names};
 use crate::approvals::question::{QuestionId, Shown};
 use crate::approvals::state::Turn;
+use crate::decide::line::Line;
+use crate::decide::snapshot::Snapshot;
 
-/// A proposal that a person is asked about.
-#[derive(Debug)]
-pub struct Asked {
-    /// The key that its line has.
-    pub name: PolicyName,
-    /// What becomes of it.
-    pub fate: watch::Receiver<Fate>,
+/// Returns the line of `proposal` beside the policy of `snapshot`; `None` if that permits all of it.
+/// The key is one of which `is_taken` returns false. Blocks.
+///
+/// # Errors
+/// The line does not fit, or cannot be shown, and says why.
+fn examined(
+    proposal: &Proposal,
+    snapshot: &Snapshot,
+    is_taken: impl Fn(&PolicyName) -> bool,
+) -> Result<Option<Proposed>, String> {
+    if let Some(why) = snapshot.invalid() {
+        return Err(format!("the policy is invalid: {why}"));
+    }
+    if proposal.is_permitted(snapshot) {
+        return Ok(None);
+    }
+    let network = snapshot.policy().network();
+    let is_free = |name: &PolicyName| !network.contains_key(name) && !is_taken(name);
+    let name = names(&proposal.name).find(is_free);
+    let name = name.ok_or("the name is taken, and so is each with a number")?;
+    let line = proposal.line(&name);
+    let mut line = line.ok_or("its line of policy is too long to be shown")?;
+    line.permits = proposal.permits(snapshot, &line.line)?;
+    Ok(Some(line))
+}
+
+/// Returns the line of `proposal` beside the policy of `snapshot`; `None` if that permits all of it.
+/// Blocks.
+///
+/// # Errors
+/// The line does not fit, and says why.
+pub fn line_of(proposal: &Proposal, snapshot: &Snapshot) -> Result<Option<Line>, String> {
+    let proposed = examined(proposal, snapshot, |_| false)?;
+    Ok(proposed.map(|proposed| proposed.line))
 }
 
 impl Desk {
@@ -26,38 +55,29 @@ impl Desk {
     ///
     /// # Errors
     /// Nobody can be asked, and says why.
-    pub fn propose(&self, proposal: Proposal) -> Result<Asked, String> {
-        let fate = proposal.fate.subscribe();
-        let name = self.ask_about(Arc::new(proposal))?;
-        Ok(Asked { name, fate })
+    pub fn propose(&self, proposal: &Arc<Proposal>) -> Result<PolicyName, String> {
+        self.ask_about(Arc::clone(proposal))
     }
 
     fn ask_about(&self, proposal: Arc<Proposal>) -> Result<PolicyName, String> {
         let path = &proposal.caller.program.executable;
         let program = self.counted_as(path);
         let snapshot = self.policy.load();
-        if let Some(why) = snapshot.invalid() {
-            return Err(format!("the policy is invalid: {why}"));
-        }
-        if proposal.is_permitted(&snapshot) {
+        let is_taken = |name: &PolicyName| self.state.lock().is_proposed(name);
+        let Some(line) = examined(&proposal, &snapshot, is_taken)? else {
             proposal.approve(snapshot.generation());
             return Ok(proposal.name.clone());
-        }
-        let state = self.state.lock();
+        };
         let denied = proposal.denied_for_run(&program);
-        if state.is_closed || state.bounds.forbid(&program, &denied) {
+        let state = self.state.lock();
+        let is_forbidden = state.is_closed || state.bounds.forbid(&program, &denied);
+        drop(state);
+        if is_forbidden {
             return Err(format!(
                 "nobody is asked: for {path} too much was denied, or this was denied for the run"
             ));
         }
-        let network = snapshot.policy().network();
-        let is_free = |name: &PolicyName| !network.contains_key(name) && !state.is_proposed(name);
-        let name = names(&proposal.name).find(is_free);
-        drop(state);
-        let name = name.ok_or("the name is taken, and so is each with a number")?;
-        let line = proposal.line(&name);
-        let mut line = line.ok_or("its line of policy is too long to be shown")?;
-        line.permits = proposal.permits(&snapshot, &line.line)?;
+        let name = line.line.name.clone();
         let is_writable = |path: &str| (self.is_writable)(Path::new(path));
         let marks = proposal.marks(snapshot.policy(), is_writable);
         let shown = Shown::of_proposal(proposal, line, marks);

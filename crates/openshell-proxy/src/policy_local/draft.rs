@@ -7,6 +7,7 @@ use openshell_policy::network::PolicyName;
 use openshell_policy::network::host::{Host, HostPattern};
 use openshell_policy::proposal::is_one_program;
 use openshell_policy::yaml;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -173,6 +174,7 @@ fn proposal(
         programs,
         intent: intent.to_owned(),
         fate: watch::Sender::new(Fate::Pending),
+        details: Mutex::default(),
     })
 }
 

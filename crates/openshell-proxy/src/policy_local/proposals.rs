@@ -1,13 +1,13 @@
 //! The proposals of a sandbox, and what became of them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::approvals::proposal::Fate;
+use crate::approvals::proposal::{Fate, Proposal};
 
 /// The most proposals in a minute.
 const RATE: usize = 5;
@@ -26,14 +26,12 @@ pub(super) struct Tracked {
     pub(super) id: String,
     /// The key of its line.
     pub(super) name: String,
-    /// The paths of its programs.
-    pub(super) binary: String,
-    pub(super) fate: watch::Receiver<Fate>,
+    pub(super) proposal: Arc<Proposal>,
 }
 
 impl Tracked {
     fn is_pending(&self) -> bool {
-        *self.fate.borrow() == Fate::Pending
+        *self.proposal.fate.borrow() == Fate::Pending
     }
 }
 
@@ -112,15 +110,28 @@ impl Proposals {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use openshell_policy::network::PolicyName;
+    use parking_lot::Mutex;
     use tokio::sync::watch;
     use tokio::time::advance;
 
-    use super::{Fate, MINUTE, PENDING, Proposals, RATE, Tracked};
+    use super::{Fate, MINUTE, PENDING, Proposal, Proposals, RATE, Tracked};
+    use crate::testing;
 
     #[tokio::test(start_paused = true)]
     async fn proposals_are_counted_by_the_minute_and_by_those_that_nobody_has_answered() {
         let proposals = Proposals::default();
-        let (fates, fate) = watch::channel(Fate::Pending);
+        let proposal = Arc::new(Proposal {
+            caller: testing::caller(),
+            name: PolicyName::parse("proposed").unwrap(),
+            endpoints: Vec::new(),
+            programs: Vec::new(),
+            intent: String::new(),
+            fate: watch::Sender::new(Fate::Pending),
+            details: Mutex::default(),
+        });
         for number in 0..PENDING {
             if number % RATE == 0 {
                 advance(MINUTE).await;
@@ -129,15 +140,14 @@ mod tests {
             proposals.add(Tracked {
                 id: number.to_string(),
                 name: String::new(),
-                binary: String::new(),
-                fate: fate.clone(),
+                proposal: Arc::clone(&proposal),
             });
             drop(room);
         }
         assert!(proposals.enter(1).is_none(), "five in a minute");
         advance(MINUTE).await;
         assert!(proposals.enter(1).is_none(), "twenty that wait");
-        fates.send_replace(Fate::Approved(1));
+        proposal.approve(1);
         assert!(proposals.enter(RATE).is_some());
         assert!(proposals.enter(1).is_none());
         assert!(proposals.find("3").is_some() && proposals.find("x").is_none());

@@ -4,10 +4,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use crate::approvals::desk::Desk;
-use crate::approvals::proposal::{Fate, Proposal};
+use crate::approvals::proposal::Proposal;
 
 /// A proposal that somebody decides about.
 #[derive(Debug)]
@@ -16,8 +14,8 @@ pub struct Submitted {
     pub id: Option<String>,
     /// The key that its line has.
     pub name: String,
-    /// What becomes of it.
-    pub fate: watch::Receiver<Fate>,
+    /// The proposal, which learns what becomes of it.
+    pub proposal: Arc<Proposal>,
 }
 
 /// Why nobody decides about a proposal.
@@ -33,24 +31,37 @@ pub enum NotSubmitted {
 pub type Submission<'s> =
     Pin<Box<dyn Future<Output = Result<Submitted, NotSubmitted>> + Send + 's>>;
 
+/// What comes of looking at proposals.
+pub type Look<'s> = Pin<Box<dyn Future<Output = Result<(), NotSubmitted>> + Send + 's>>;
+
 /// Somebody who decides about proposals.
 pub trait Review: fmt::Debug + Send + Sync {
     /// Submits a proposal.
     fn submit(&self, proposal: Proposal) -> Submission<'_>;
+
+    /// Learns what became of all proposals, if that takes a look.
+    fn look(&self) -> Look<'_>;
 }
 
 impl Review for Arc<Desk> {
     fn submit(&self, proposal: Proposal) -> Submission<'_> {
         let desk = Self::clone(self);
         Box::pin(async move {
-            let asked = tokio::task::spawn_blocking(move || desk.propose(proposal)).await;
-            let asked = asked.map_err(|error| NotSubmitted::Rejected(error.to_string()))?;
-            let asked = asked.map_err(NotSubmitted::Rejected)?;
+            let proposal = Arc::new(proposal);
+            let proposed = Arc::clone(&proposal);
+            let asked = tokio::task::spawn_blocking(move || desk.propose(&proposed)).await;
+            let name = asked.map_err(|error| NotSubmitted::Rejected(error.to_string()))?;
+            let name = name.map_err(NotSubmitted::Rejected)?;
             Ok(Submitted {
                 id: None,
-                name: asked.name.as_str().to_owned(),
-                fate: asked.fate,
+                name: name.as_str().to_owned(),
+                proposal,
             })
         })
+    }
+
+    fn look(&self) -> Look<'_> {
+        // Answers are told at once.
+        Box::pin(async { Ok(()) })
     }
 }

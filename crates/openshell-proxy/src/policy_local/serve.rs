@@ -378,7 +378,8 @@ impl PolicyLocal {
             }
             Call::Proposal(id) => {
                 let tracked = self.tracked(id)?;
-                let fate = tracked.fate.borrow().clone();
+                self.look(&tracked).await?;
+                let fate = tracked.proposal.fate.borrow().clone();
                 self.standing(&tracked, &fate, false)
             }
             Call::Wait(id) => {
@@ -455,14 +456,10 @@ impl PolicyLocal {
         let mut ids = Vec::new();
         let mut reasons = Vec::new();
         for proposal in proposals {
-            let binary = binaries(&proposal);
             match review.submit(proposal).await {
-                Ok(submitted) => ids.push(self.track(submitted, binary)?),
+                Ok(submitted) => ids.push(self.track(submitted)?),
                 Err(NotSubmitted::Rejected(why)) => reasons.push(why),
-                Err(NotSubmitted::Failed(status, code, why)) => {
-                    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-                    return Err(error(status, code, why));
-                }
+                Err(failed) => return Err(not_submitted(failed)),
             }
         }
         Ok((
@@ -477,8 +474,8 @@ impl PolicyLocal {
         ))
     }
 
-    /// Remembers what was `submitted` for the programs `binary`; returns its id.
-    fn track(&self, submitted: Submitted, binary: String) -> Result<String, Answer> {
+    /// Remembers what was `submitted`; returns its id.
+    fn track(&self, submitted: Submitted) -> Result<String, Answer> {
         let id = match submitted.id {
             Some(id) => id,
             None => {
@@ -493,10 +490,18 @@ impl PolicyLocal {
         self.proposals.add(Tracked {
             id: id.clone(),
             name: submitted.name,
-            binary,
-            fate: submitted.fate,
+            proposal: submitted.proposal,
         });
         Ok(id)
+    }
+
+    /// Learns what became of a proposal that nobody had decided about, if that takes a look.
+    async fn look(&self, tracked: &Tracked) -> Result<(), Answer> {
+        let is_pending = *tracked.proposal.fate.borrow() == Fate::Pending;
+        match &self.review {
+            Some(review) if is_pending => review.look().await.map_err(not_submitted),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn tracked(&self, id: &str) -> Result<Tracked, Answer> {
@@ -520,19 +525,20 @@ impl PolicyLocal {
     }
 
     /// Waits until `tracked` was answered and the answer has its effect, but not `longer`.
-    async fn waited(&self, mut tracked: Tracked, longer: Duration) -> Result<Answer, Answer> {
+    async fn waited(&self, tracked: Tracked, longer: Duration) -> Result<Answer, Answer> {
         let end = Instant::now() + longer;
+        let mut fates = tracked.proposal.fate.subscribe();
         let mut generations = self.policy.subscribe();
         let mut is_late = false;
         loop {
-            let fate = tracked.fate.borrow_and_update().clone();
+            let fate = fates.borrow_and_update().clone();
             generations.mark_unchanged();
             if is_late || self.is_settled(&fate) {
                 return self.standing(&tracked, &fate, is_late);
             }
             let changed = async {
                 tokio::select! {
-                    Ok(()) = tracked.fate.changed() => {}
+                    Ok(()) = fates.changed() => {}
                     Ok(()) = generations.changed() => {}
                     else => std::future::pending().await,
                 }
@@ -548,24 +554,41 @@ impl PolicyLocal {
             Fate::Approved(_) => ("approved", ""),
             Fate::Rejected(reason) => ("rejected", reason.as_str()),
         };
-        let (_, hash) = current(&self.policy.load())?;
+        let details = tracked.proposal.details.lock().clone();
+        let hash = match details.current_effective_policy_hash {
+            Some(hash) => hash,
+            None => current(&self.policy.load())?.1,
+        };
         Ok((
             StatusCode::OK,
             json!({
                 "chunk_id": tracked.id,
                 "status": status,
                 "rule_name": tracked.name,
-                "binary": tracked.binary,
+                "binary": binaries(&tracked.proposal),
                 "rejection_reason": reason,
-                "validation_result": "",
-                "application_error": "",
-                "review_token": "",
+                "validation_result": details.validation_result,
+                "application_error": details.application_error,
+                "review_token": details.review_token,
                 "current_effective_policy_hash": hash,
-                "candidate_effective_policy_hash": "",
+                "candidate_effective_policy_hash": details.candidate_effective_policy_hash,
                 "timed_out": is_late,
                 "policy_reloaded": matches!(fate, Fate::Approved(_)) && self.is_settled(fate),
             }),
         ))
+    }
+}
+
+/// Returns the answer to a request for which the one who decides is not reached.
+fn not_submitted(failed: NotSubmitted) -> Answer {
+    match failed {
+        NotSubmitted::Rejected(why) => {
+            error(StatusCode::BAD_GATEWAY, "proposal_submit_failed", why)
+        }
+        NotSubmitted::Failed(status, code, why) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+            error(status, code, why)
+        }
     }
 }
 

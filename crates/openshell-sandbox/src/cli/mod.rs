@@ -474,6 +474,18 @@ pub(crate) struct ApprovalArgs {
     )]
     pub(crate) ask_command: Option<String>,
 
+    /// Answer here too what is asked, beside the gateway
+    ///
+    /// Without it the gateway alone decides, and `openshell-sandbox approvals` only shows. No answer
+    /// saves, and under a policy for all sandboxes none counts.
+    #[arg(
+        long,
+        requires = "ask",
+        help_heading = "Approvals",
+        hide_short_help = true
+    )]
+    pub(crate) ask_local: bool,
+
     /// Let the command read its policy, and propose lines of it, at http://policy.local
     ///
     /// You answer what it proposes like what --ask asks. Refusals then say what to do, and where a text

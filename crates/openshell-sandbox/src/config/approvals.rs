@@ -19,6 +19,8 @@ pub(crate) struct ApprovalOptions {
     pub(crate) settings: Settings,
     /// True if the command may propose lines of policy.
     pub(crate) takes_proposals: bool,
+    /// True if answers are given on this host.
+    pub(crate) decides_here: bool,
     /// The program that gets each question.
     pub(crate) command: Option<HelperCommand>,
 }
@@ -84,15 +86,24 @@ pub(super) fn read(
             "nobody can say what a line of policy means to rules of your own",
         ),
         (
-            origin.place().is_some(),
+            origin.place().is_some() && takes_proposals,
             "--sandbox-id",
-            "at a gateway only the gateway decides",
+            "the gateway's setting agent_policy_proposals_enabled says whether agents may propose",
         ),
     ];
     for (is_given, other, why) in excluding {
         if is_given {
             bail!("{flag} does not go with {other}: {why}");
         }
+    }
+    let decides_here = origin.place().is_none() || args.approvals.ask_local;
+    if args.approvals.ask_local && origin.place().is_none() {
+        bail!(
+            "--ask-local goes with a gateway (--sandbox-id); without one every answer is given here"
+        );
+    }
+    if args.approvals.ask_command.is_some() && !decides_here {
+        bail!("--ask-command needs --ask-local at a gateway, because there the gateway decides");
     }
     let rate = args.approvals.ask_rate.unwrap_or(RATE);
     let command = args.approvals.ask_command.as_deref();
@@ -104,6 +115,7 @@ pub(super) fn read(
             asks_of_refusals: asks.is_some(),
         },
         takes_proposals,
+        decides_here,
         command: command.context("--ask-command")?,
     }))
 }

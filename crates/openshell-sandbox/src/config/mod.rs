@@ -95,6 +95,12 @@ impl Config {
         self.keyboard() != Keyboard::None
     }
 
+    /// Returns true if the command may propose lines of policy to a person.
+    pub(crate) fn takes_proposals(&self) -> bool {
+        let options = self.approvals.as_ref();
+        options.is_some_and(|options| options.takes_proposals)
+    }
+
     /// Returns which part of the typing on the caller's terminal the command gets.
     pub(crate) fn keyboard(&self) -> Keyboard {
         match self.command.terminal {

@@ -26,7 +26,7 @@ use settings::Settings;
 use status::Outbox;
 
 /// A gateway as the receiver of reports.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Receiver {
     /// The gateway.
     pub gateway: Gateway,
@@ -36,6 +36,19 @@ pub struct Receiver {
     pub denials_every: Duration,
     /// The interval of reports on activity.
     pub activity_every: Duration,
+    /// What the gateway says about proposals.
+    pub proposing: watch::Receiver<Proposing>,
+    /// Triggers asking the gateway for its policy at once.
+    pub wanted: Arc<Notify>,
+}
+
+/// What a gateway says about proposals of lines of policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proposing {
+    /// True if agents may propose lines.
+    pub takes_of_agents: bool,
+    /// True if the policy is one for all sandboxes, beside which no line counts.
+    pub is_global: bool,
 }
 
 /// A gateway that is asked for changes at intervals.
@@ -48,6 +61,7 @@ pub struct GatewaySource {
     wanted: Arc<Notify>,
     /// The workspace, once it is known.
     workspace: watch::Sender<String>,
+    proposing: watch::Sender<Proposing>,
     outbox: Outbox,
     seen: Seen,
     settings: Settings,
@@ -122,6 +136,12 @@ impl GatewaySource {
             self.settings.apply(&config.settings);
         }
         let policy = self.changed_policy(&config);
+        let proposing = self.settings.proposing();
+        self.proposing.send_if_modified(|known| {
+            let is_new = *known != proposing;
+            *known = proposing;
+            is_new
+        });
         self.seen.revision = config.revision;
         let credentials = if has_new_credentials {
             self.credentials(config.provider_revision).await

@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::convert::config::Setting;
 
+use super::Proposing;
+
 use openshell_events::text::printable;
 use openshell_telemetry::logging;
 
 /// Settings whose meaning is known.
-const KNOWN: &[&str] = &["agent_policy_proposals_enabled", OCSF_JSON];
+const KNOWN: &[&str] = &[AGENT_PROPOSALS, OCSF_JSON];
+
+/// The setting that lets agents propose lines of policy.
+const AGENT_PROPOSALS: &str = "agent_policy_proposals_enabled";
 
 /// The setting that turns OCSF records on.
 const OCSF_JSON: &str = "ocsf_json_enabled";
@@ -59,6 +64,15 @@ impl Settings {
     /// Remembers whose policy is in force: that for all sandboxes, or the sandbox's own.
     pub(super) fn policy_of(&mut self, global_version: Option<u32>) {
         self.global_version = global_version;
+    }
+
+    /// Returns what they say about proposals.
+    pub(super) fn proposing(&self) -> Proposing {
+        let enabled = self.in_force.get(AGENT_PROPOSALS);
+        Proposing {
+            takes_of_agents: enabled.is_some_and(|setting| setting.value == "true"),
+            is_global: !self.is_own_policy(),
+        }
     }
 
     /// Returns true if the policy is the sandbox's own; then its status is reported.

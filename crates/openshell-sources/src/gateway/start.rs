@@ -16,7 +16,7 @@ use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy as ValidPolicy;
 use openshell_supervisor::files::landlock::Request;
 use openshell_telemetry::logging;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::credentials::Placeholders;
 use super::routes::RouteSource;
@@ -123,18 +123,23 @@ pub async fn open<C: Compile>(
     tasks.spawn("token of the gateway", renewing);
     let generation = version.compiled.generation();
     let workspace = watch::Sender::new(config.workspace);
+    let proposing = watch::Sender::new(settings.proposing());
+    let wanted: Arc<Notify> = Arc::default();
     let receiver = Receiver {
         gateway: gateway.clone(),
         workspace: workspace.subscribe(),
         denials_every,
         activity_every,
+        proposing: proposing.subscribe(),
+        wanted: Arc::clone(&wanted),
     };
     let source = GatewaySource {
         gateway,
         files,
         every: poll,
-        wanted: Arc::default(),
+        wanted,
         workspace,
+        proposing,
         outbox,
         seen,
         settings,

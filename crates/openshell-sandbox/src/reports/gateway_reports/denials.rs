@@ -1,5 +1,6 @@
 //! Denials and counts of decisions, which are summed up and sent at intervals.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use openshell_events::words::Action;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::denials::Activity;
 use openshell_gateway::error::CallError;
-use openshell_policy::proposal;
+use openshell_policy::proposal::{self, Proposal};
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_sources::gateway::Receiver;
 use parking_lot::Mutex;
@@ -19,14 +20,19 @@ use crate::reports::look_up::LookedUp;
 use crate::reports::refusals::now_ms;
 
 /// Denials and counts that the gateway has not acknowledged.
-pub(super) struct DenialReports {
+pub(crate) struct DenialReports {
     receiver: Receiver,
     resolver: Arc<Resolver>,
     pending: Mutex<Pending>,
+    /// The hosts, ports and programs of lines that were proposed while a request waited.
+    proposed: Mutex<BTreeSet<(String, u16, String)>>,
     /// Addresses of refused names. Locked while a report is being sent, so that the next report
     /// waits until the gateway has acknowledged it.
     sending: tokio::sync::Mutex<LookedUp>,
 }
+
+/// The most lines that are remembered as proposed.
+const PROPOSED: usize = 1_024;
 
 /// Whether addresses of refused names are looked up for a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +62,27 @@ impl DenialReports {
             receiver,
             resolver,
             pending: Mutex::default(),
+            proposed: Mutex::default(),
             sending: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Notes that a line for this host, port and program was proposed already.
+    pub(crate) fn note_proposed(&self, host: String, port: u16, binary: String) {
+        let mut proposed = self.proposed.lock();
+        if proposed.len() < PROPOSED {
+            proposed.insert((host, port, binary));
+        }
+    }
+
+    /// Returns true if a line like `proposal` was proposed already.
+    fn is_proposed(&self, proposal: &Proposal) -> bool {
+        let key = (
+            proposal.host.clone(),
+            proposal.port,
+            proposal.binary.clone(),
+        );
+        self.proposed.lock().contains(&key)
     }
 
     /// Sends denials at intervals.
@@ -117,7 +142,8 @@ impl DenialReports {
                 .add(&self.resolver, hosts.map(|denial| denial.host.clone()))
                 .await;
         }
-        let proposals = proposal::propose(summaries, |host| looked_up.get(host));
+        let mut proposals = proposal::propose(summaries, |host| looked_up.get(host));
+        proposals.retain(|proposal| !self.is_proposed(proposal));
         // The workspace is known since the first call; some gateways have none.
         match self
             .gateway()

@@ -33,6 +33,7 @@ const EXIT_RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::
 /// The reports of one run.
 pub(crate) struct GatewayReports {
     gateway: Gateway,
+    receiver: Receiver,
     /// The random id of this supervisor, the same until its end.
     instance: String,
     denials: Arc<DenialReports>,
@@ -62,7 +63,7 @@ impl GatewayReports {
                 std::future::pending().await
             });
         }
-        let denials = Arc::new(DenialReports::new(receiver, resolver));
+        let denials = Arc::new(DenialReports::new(receiver.clone(), resolver));
         tasks.spawn("denials for the gateway", Arc::clone(&denials).run());
         tasks.spawn(
             "activity for the gateway",
@@ -70,11 +71,22 @@ impl GatewayReports {
         );
         Ok(Self {
             gateway,
+            receiver,
             instance: random_uuid()?,
             denials,
             stop_logs,
             logs_ended,
         })
+    }
+
+    /// Returns the gateway as the receiver of reports.
+    pub(crate) fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
+
+    /// Returns what reports denials.
+    pub(crate) fn denials(&self) -> &Arc<DenialReports> {
+        &self.denials
     }
 
     /// Returns the receiver of the run's events.
@@ -117,6 +129,7 @@ impl GatewayReports {
         let until = Instant::now() + FINISH;
         let Self {
             gateway,
+            receiver: _,
             instance,
             denials,
             stop_logs,

@@ -62,7 +62,11 @@ impl Hosted {
             receiver,
             lines,
         } = given;
-        let host = Host::create(config, &mut plan, init.take_files())?;
+        let is_proposing = match &receiver {
+            Some(receiver) => receiver.proposing.borrow().takes_of_agents,
+            None => config.takes_proposals(),
+        };
+        let host = Host::create(config, &mut plan, init.take_files(), is_proposing)?;
         let directories = plan::start_directories(config, &plan, &host.landlock, &host.home);
         plan::warn_of_program(config, &host.landlock);
         host::log_limits(&init, &plan.privilege);

@@ -62,7 +62,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// Makes the run directory, missing folders, the trust files, and the Landlock self-test, in
-    /// this order. The process must receive signals already, because one that ended it could leave
+    /// this order; with a text for agents if these may propose lines of policy. The process must receive signals already, because one that ended it could leave
     /// something behind.
     ///
     /// # Errors
@@ -71,6 +71,7 @@ impl Host {
         config: &Config,
         plan: &mut Plan,
         file_system: Option<OwnedFd>,
+        is_proposing: bool,
     ) -> anyhow::Result<Self> {
         let Plan {
             user,
@@ -108,9 +109,10 @@ impl Host {
             &carve_outs,
             &files,
         )?);
-        let skill = match &config.approvals {
-            Some(options) if options.takes_proposals => skill::create(&files, &mut made)?,
-            Some(_) | None => None,
+        let skill = if is_proposing {
+            skill::create(&files, &mut made)?
+        } else {
+            None
         };
         let shows_skill = skill.is_some();
         tool_mounts.extend(skill);

@@ -38,32 +38,41 @@ pub(super) async fn tell(desk: Arc<Desk>, name: String) {
 }
 
 /// The questions of the proxy's desk.
-pub(super) struct DeskApprovals(pub(super) Arc<Desk>);
+pub(super) struct DeskApprovals {
+    pub(super) desk: Arc<Desk>,
+    /// False if a gateway decides.
+    pub(super) decides: bool,
+}
 
 impl fmt::Debug for DeskApprovals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DeskApprovals").finish()
+        f.debug_struct("DeskApprovals").finish_non_exhaustive()
     }
 }
 
 impl Approvals for DeskApprovals {
     fn look(&self) -> Listing {
-        self.0.glance();
-        listing(&self.0)
+        self.desk.glance();
+        listing(&self.desk)
     }
 
     fn follow(&self) -> Box<dyn Follow> {
         Box::new(Following {
-            watcher: self.0.watch(),
-            desk: Arc::clone(&self.0),
+            watcher: self.desk.watch(),
+            desk: Arc::clone(&self.desk),
         })
     }
 
     fn begin(&self) -> Box<dyn Send> {
-        Box::new(self.0.answering())
+        Box::new(self.desk.answering())
     }
 
     fn answer(&self, answer: Answer, uid: u32) -> Answered {
+        if !self.decides {
+            return Answered::Unfit(
+                "the gateway decides; --ask-local lets you answer here too".to_owned(),
+            );
+        }
         let by = Answerer {
             way: "terminal",
             uid: Some(uid),
@@ -77,7 +86,7 @@ impl Approvals for DeskApprovals {
                 reason,
             } => match Decision::parse(&decision) {
                 Some(decision) => self
-                    .0
+                    .desk
                     .decide(
                         &id,
                         decision,
@@ -93,15 +102,19 @@ impl Approvals for DeskApprovals {
                 )),
             },
             Answer::Preview { id, line } => {
-                let difference = self.0.difference(&id, line);
+                let difference = self.desk.difference(&id, line);
                 difference.map(|difference| difference.to_string())
             }
-            Answer::Revoke(grant) => self.0.revoke(&grant, by).map(|grant| match grant.kept_in {
-                Some(file) => format!("the line stays in {file}: {}", grant.yaml),
-                None => grant.yaml,
-            }),
+            Answer::Revoke(grant) => {
+                self.desk
+                    .revoke(&grant, by)
+                    .map(|grant| match grant.kept_in {
+                        Some(file) => format!("the line stays in {file}: {}", grant.yaml),
+                        None => grant.yaml,
+                    })
+            }
             Answer::Unmute(program) => {
-                if self.0.unmute(&program) {
+                if self.desk.unmute(&program) {
                     Ok(format!("{program} is asked for again"))
                 } else {
                     Err(Unanswered::Gone)

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod ask_command;
+mod gateway_review;
 mod helpers;
 pub(crate) mod inside;
 mod keeping;
@@ -51,6 +52,7 @@ use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{Plan, carve_out_loss, git_config};
 use crate::startup::serve::approvals::DeskApprovals;
 use crate::startup::serve::ask_command::AskCommand;
+use crate::startup::serve::gateway_review::GatewayReview;
 use crate::startup::serve::helpers::Helpers;
 use crate::startup::serve::inside::InsideNetwork;
 use crate::startup::serve::keeping::Keeping;
@@ -82,15 +84,39 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let writes = OwnWrites::default();
+    let mut review = None;
     let in_force = InForce::new(initial, config.network.leaks, |policy| {
         let desk = config.approvals.as_ref().map(|options| {
             let saved = services.run_reports.saved();
-            let keeping = keeping(config, &init, saved, &writes);
+            let keeping = match gateway {
+                // It would not be the gateway's policy.
+                Some(_) => Keeping::Nowhere,
+                None => keeping(config, &init, saved, &writes),
+            };
             desk(policy, options.settings, &init, keeping, &audience)
         });
-        let local = policy_local(config, policy, desk.as_ref(), &host, &audience);
+        let guidance = guidance(config, gateway.as_ref(), &host);
+        let guidance = Arc::new(guidance);
+        review = gateway.as_ref().map(|gateway| {
+            let receiver = gateway.receiver().clone();
+            let denials = Arc::clone(gateway.denials());
+            GatewayReview::new(receiver, denials, Arc::clone(policy), Arc::clone(&guidance))
+        });
+        let reviewed: Option<Box<dyn Review>> = match &review {
+            Some(review) => Some(Box::new(review.clone())),
+            None => desk.clone().map(|desk| Box::new(desk) as _),
+        };
+        let denials = Arc::clone(&audience.denials);
+        let local = PolicyLocal::new(Arc::clone(policy), denials, reviewed, guidance);
         (desk, local)
     });
+    if let (Some(desk), Some(gateway)) = (&in_force.approvals, &gateway) {
+        desk.suspend(gateway.receiver().proposing.borrow().is_global);
+    }
+    if let Some(review) = review {
+        let reviewing = review.run(in_force.approvals.clone());
+        run.tasks.spawn("answers of the gateway", reviewing);
+    }
     let approvals = in_force.approvals.clone();
     know_tokens(gateway.as_ref(), &in_force, &mut run.tasks);
     let reload = follow(config, sources, &in_force, &init, writes, &mut run)?;
@@ -181,24 +207,13 @@ fn desk(
     Desk::new(settings, policy, is_writable, Box::new(keeping), audit)
 }
 
-/// Returns what answers programs that ask about `policy`, or propose something to the person at
-/// `desk`.
-fn policy_local(
-    config: &Config,
-    policy: &Arc<PolicyStore>,
-    desk: Option<&Arc<Desk>>,
-    host: &Host,
-    audience: &Audience,
-) -> PolicyLocal {
-    let options = config.approvals.as_ref();
-    let is_on = options.is_some_and(|options| options.takes_proposals);
-    let desk = desk.filter(|_| is_on).cloned();
-    PolicyLocal::new(
-        Arc::clone(policy),
-        Arc::clone(&audience.denials),
-        desk.map(|desk| Box::new(desk) as Box<dyn Review>),
-        Arc::new(Guidance::new(is_on, host.skill.clone())),
-    )
+/// Returns what refusals tell programs that may propose lines of policy.
+fn guidance(config: &Config, gateway: Option<&GatewayReports>, host: &Host) -> Guidance {
+    let is_on = match gateway {
+        Some(gateway) => gateway.receiver().proposing.borrow().takes_of_agents,
+        None => config.takes_proposals(),
+    };
+    Guidance::new(is_on, host.skill.clone())
 }
 
 /// Returns where answers are written that outlast the run: the file of --save, or the policy's own.
@@ -417,7 +432,9 @@ impl Serving<'_> {
             command: words.map(|word| word.display().to_string()).collect(),
             started: SystemTime::now(),
             approvals: self.in_force.approvals.clone().map(|desk| {
-                let approvals: Arc<dyn Approvals> = Arc::new(DeskApprovals(desk));
+                let options = self.config.approvals.as_ref();
+                let decides = options.is_none_or(|options| options.decides_here);
+                let approvals: Arc<dyn Approvals> = Arc::new(DeskApprovals { desk, decides });
                 approvals
             }),
             slots: server::slots(),
