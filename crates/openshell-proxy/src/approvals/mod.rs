@@ -21,6 +21,7 @@ pub mod question;
 mod reporter;
 pub mod site;
 mod state;
+mod text;
 pub mod wish;
 
 #[cfg(test)]

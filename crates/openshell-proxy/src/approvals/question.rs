@@ -16,6 +16,7 @@ use crate::approvals::line::{Proposed, names, propose};
 use crate::approvals::marks::{Mark, Marks};
 use crate::approvals::proposal::Proposal;
 use crate::approvals::site::site;
+use crate::approvals::text::{all_visible, facts_of, quoted, words, write_line};
 use crate::approvals::wish::Wish;
 use crate::decide::snapshot::Snapshot;
 
@@ -238,26 +239,6 @@ fn facts(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> Value {
     })
 }
 
-/// Returns the words of `marks`.
-pub(super) fn words(marks: &BTreeSet<Mark>) -> Vec<String> {
-    marks.iter().map(Mark::word).collect()
-}
-
-/// Returns what programs are told of `lines`.
-pub(super) fn facts_of(lines: &[Proposed]) -> Value {
-    lines
-        .iter()
-        .map(|line| json!({"yaml": line.yaml, "flag": null, "permits": line.permits}))
-        .collect()
-}
-
-pub(super) fn all_visible(texts: &[String]) -> Vec<String> {
-    texts
-        .iter()
-        .map(|text| visible(text).into_owned())
-        .collect()
-}
-
 /// Returns all that is shown, in a fixed order. Writing to a String cannot fail.
 fn text(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> String {
     let target = &wish.target;
@@ -312,34 +293,4 @@ fn text(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> String {
     write_line(&mut text, marks, lines);
     text.truncate(text.trim_end().len());
     text
-}
-
-/// Writes the marks of a question, and the first of its lines. Writing to a String cannot fail.
-pub(super) fn write_line(text: &mut String, marks: &BTreeSet<Mark>, lines: &[Proposed]) {
-    let marks: Vec<_> = marks
-        .iter()
-        .map(|mark| {
-            let is_dangerous = if mark.is_dangerous() { "!" } else { "" };
-            format!("{}{is_dangerous}", mark.word())
-        })
-        .collect();
-    if !marks.is_empty() {
-        let _ = writeln!(text, "marks      {}", marks.join(", "));
-    }
-    if let Some(line) = lines.first() {
-        let _ = writeln!(text, "line       {}", line.yaml);
-        for permits in &line.permits {
-            let _ = writeln!(text, "permits    {permits}");
-        }
-    }
-}
-
-/// Returns `text` as one visible word, with quotes if it holds more than plain characters.
-pub(super) fn quoted(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:~%".contains(&byte);
-    if !text.is_empty() && text.bytes().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("\"{}\"", visible(text).replace('"', "\\\""))
-    }
 }

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::policy::policy_file::{GatewayVersion, PolicyDocument, PolicyFiles};
 use crate::update::{Answer, Source, Update};
 use credentials::Placeholders;
+pub use settings::Proposing;
 use settings::Settings;
 use status::Outbox;
 
@@ -40,15 +41,6 @@ pub struct Receiver {
     pub proposing: watch::Receiver<Proposing>,
     /// Triggers asking the gateway for its policy at once.
     pub wanted: Arc<Notify>,
-}
-
-/// What a gateway says about proposals of lines of policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Proposing {
-    /// True if agents may propose lines.
-    pub takes_of_agents: bool,
-    /// True if the policy is one for all sandboxes, beside which no line counts.
-    pub is_global: bool,
 }
 
 /// A gateway that is asked for changes at intervals.

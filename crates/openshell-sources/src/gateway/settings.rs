@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::convert::config::Setting;
 
-use super::Proposing;
-
 use openshell_events::text::printable;
 use openshell_telemetry::logging;
 
@@ -18,6 +16,15 @@ const AGENT_PROPOSALS: &str = "agent_policy_proposals_enabled";
 
 /// The setting that turns OCSF records on.
 const OCSF_JSON: &str = "ocsf_json_enabled";
+
+/// What a gateway says about proposals of lines of policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proposing {
+    /// True if agents may propose lines.
+    pub takes_of_agents: bool,
+    /// True if the policy is one for all sandboxes, beside which no line counts.
+    pub is_global: bool,
+}
 
 /// Settings in force.
 #[derive(Debug, Default)]
