@@ -24,6 +24,7 @@ mod forward;
 mod gateway;
 mod gateway_answers;
 mod grpc;
+mod held_clients;
 mod help;
 mod homes;
 mod http2;
