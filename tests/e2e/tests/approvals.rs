@@ -47,7 +47,7 @@ impl<'l> Asking<'l> {
     }
 
     /// Returns the questions once `is_wanted` holds for them.
-    fn questions(&self, is_wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    pub(super) fn questions(&self, is_wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         lab::wait_for(
             || {
                 let questions = self.listed();

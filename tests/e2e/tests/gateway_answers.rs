@@ -52,6 +52,12 @@ fn a_request_waits_for_the_gateway_and_goes_on_with_its_policy() {
         let finished = asking.wait();
         assert_eq!(finished.stdout, "hello 200\n", "{}", finished.log);
         assert_eq!(finished.logged("HTTP:GET").len(), 1);
+        let granted = finished.logged("APPROVAL:GRANTED");
+        assert!(
+            granted.len() == 1 && granted[0].contains("[by:gateway]"),
+            "{}",
+            finished.log
+        );
         let lines: Vec<_> = host
             .gateway
             .heard()

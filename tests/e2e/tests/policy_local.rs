@@ -88,7 +88,14 @@ fn a_program_proposes_a_line_waits_for_the_answer_and_goes_on() {
         line(&question).starts_with("publish: {") && line(&question).contains("path: /notes"),
         "{question}"
     );
-    assert!(question["marks"].to_string().contains("writes"));
+    for mark in ["writes", "no_tls"] {
+        assert!(question["marks"].to_string().contains(mark), "{question}");
+    }
+    let permits = question["lines"][0]["permits"].to_string();
+    assert!(
+        permits.contains("with any query, header and body"),
+        "{permits}"
+    );
     let id = question["id"].as_str().unwrap();
     let (said, code) = asking.approvals(&format!("decide {id} once"));
     assert_eq!(code, 1);
@@ -361,7 +368,7 @@ fn what_is_malformed_too_long_too_slow_or_too_much_is_an_error_and_nothing_else(
     let lab = Lab::with_web();
     let program = format!(
         r#"
-import json, os, socket, sys, threading, time, urllib.parse
+import json, os, select, socket, sys, threading, time, urllib.parse
 place = urllib.parse.urlsplit(os.environ['HTTP_PROXY'])
 def connect():
     return socket.create_connection((place.hostname, place.port))
@@ -394,6 +401,8 @@ secret = dict(proposal, intent_summary='ghp_' + 'A1b2C3d4' * 4 + 'E5f6')
 check('secret', ask('POST', '/v1/proposals', json.dumps(secret).encode()), 400, 'invalid_proposal')
 for path in ['/v1/denials?last=0', '/v1/denials?last=101', '/v1/denials?last=x', '/v1/denials?last=1&last=2', '/v1/explain', '/v1/explain?url=ftp://a.test/', '/v1/explain?url=http://a.test:0/']:
     check(path, ask('GET', path), 400, 'bad_request')
+for url in ['https://a.test:99999/', 'https://a.test:443abc/']:
+    check(url, ask('GET', '/v1/explain?url=' + url), 400, 'bad_request')
 for path in ['/', '/v1', '/v1/proposals/p-1/x', '/v1/../etc', '/V1/denials']:
     check(path, ask('GET', path), 404, 'not_found')
 check('unknown', ask('GET', '/v1/proposals/p-1'), 404, 'chunk_not_found')
@@ -415,15 +424,26 @@ status, answer = ask('POST', '/v1/proposals', text)
 id = answer['accepted_chunk_ids'][0]
 for timeout in ['0', '301', 'x', '-1', '']:
     check(timeout, ask('GET', '/v1/proposals/%s/wait?timeout=%s' % (id, timeout)), 400, 'bad_request')
-waits = [connect() for _ in range(70)]
-for client in waits:
+def wait():
+    client = connect()
     client.sendall(('GET http://policy.local/v1/proposals/%s/wait?timeout=300 HTTP/1.1\r\nHost: policy.local\r\n\r\n' % id).encode())
-def full():
-    return ask('GET', '/v1/proposals/%s/wait?timeout=1' % id)[0] == 503
-while not full(): pass
+    return client
+def answered(clients, seconds):
+    return select.select(clients, [], [], seconds)[0]
+waits = []
+while len(waits) < 200:
+    client = wait()
+    if answered([client], 0.1): break
+    waits.append(client)
+refused = answered(waits, 1)
+waits = [client for client in waits if client not in refused]
+if len(waits) != 64: print(len(waits), 'waits')
 check('64 waits', ask('GET', '/v1/proposals/%s' % id), 200, None)
 for client in waits: client.close()
-while full(): pass
+while True:
+    client = wait()
+    if not answered([client], 0.5): break
+client.close()
 for _ in range(4): ask('POST', '/v1/proposals', text)
 check('6 proposals', ask('POST', '/v1/proposals', text), 429, 'limit_reached')
 print('done')
@@ -464,4 +484,80 @@ fn options_under_which_nothing_can_be_proposed_are_refused() {
         "{}",
         finished.stderr
     );
+}
+
+/// A proposal is shown with all that its line lets pass besides what it names.
+#[test]
+fn what_a_line_that_reads_lets_pass_is_shown() {
+    let lab = Lab::with_web();
+    let reading = json!({
+        "host": "web.test", "port": 443, "protocol": "rest", "access": "read-only",
+    });
+    let tool = json!({
+        "host": "web.test", "port": 443, "protocol": "mcp",
+        "rules": [{"allow": {"method": "tools/call", "tool": "search"}}],
+    });
+    let script = format!(
+        "{PROPOSE}\npropose '{}'; propose '{}'; while [ ! -e go ]; do sleep 0.1; done",
+        proposal(&reading),
+        proposal(&tool)
+    );
+    let sandbox = within(&lab, &reading_elsewhere());
+    let asking = Asking::with(sandbox, &lab, "--policy-local", &["sh", "-c", &script]);
+    let questions = asking.questions(|questions| questions.len() == 2);
+    let permits = |part: &str| {
+        let of = |question: &&Value| line(question).contains(part);
+        let question = questions.iter().find(of).unwrap();
+        question["lines"][0]["permits"].to_string()
+    };
+    for words in [
+        "a WebSocket, whose bytes nobody judges",
+        "header and body",
+        "data can leave",
+    ] {
+        assert!(
+            permits("read-only").contains(words),
+            "{}",
+            permits("read-only")
+        );
+    }
+    for words in [
+        "GET of event streams and OPTIONS, at any path",
+        "data can leave",
+    ] {
+        assert!(permits("mcp").contains(words), "{}", permits("mcp"));
+    }
+    fs::write(lab.folder("work").join("go"), "").unwrap();
+    drop(asking.wait());
+}
+
+/// A policy that permits nothing of the host of the tests.
+fn reading_elsewhere() -> String {
+    super::approvals::policy()
+}
+
+/// Answers find their sandbox while others end.
+#[test]
+fn an_answer_is_not_disturbed_by_sandboxes_that_end_meanwhile() {
+    let lab = Lab::with_web();
+    let script = format!("{PROPOSE}\nwait_for $(propose '{}')", publish("/notes"));
+    let sandbox = within(&lab, &reading());
+    let asking = Asking::with(sandbox, &lab, "--policy-local", &["sh", "-c", &script]);
+    let question = asking.held();
+    let ended = lab
+        .sandbox(&reading())
+        .args(&["--policy-local"])
+        .start(&["sleep", "1"]);
+    let unknown = "q-7f3kq2m5x0c9w4r8t1v6b3n2za";
+    // The other one ends between two of these.
+    while asking.approvals("--json").0.lines().count() > 0 {
+        let (said, code) = asking.approvals(&format!("decide {unknown} deny"));
+        assert_eq!(code, 3, "{said}");
+        if !lab.shell("pgrep -x sleep").contains('\n') {
+            break;
+        }
+    }
+    drop(ended.wait());
+    asking.decide(&question, "run");
+    assert_eq!(printed(&asking.wait())[0]["status"], "approved");
 }

@@ -1,10 +1,14 @@
 //! Conversion of single lines of policy that are proposed to a gateway, and of what became of them.
 
+use std::collections::BTreeMap;
+
 use openshell_events::reason::DenialStage;
 use openshell_policy::network::{NetworkPolicy, PolicyName};
+use openshell_policy::policy::Policy;
+use openshell_policy::yaml;
 
 use super::denials::stage;
-use super::policy::rule;
+use super::policy::{message, read, rule};
 use crate::proto::v1 as wire;
 
 /// A line that is proposed.
@@ -69,6 +73,23 @@ pub struct DraftDetails {
     pub candidate_effective_policy_hash: String,
 }
 
+/// Returns the line `policy` with the key `name` as a gateway reads it; `None` if messages cannot say
+/// what it permits. They never say that a line is for a program alone, and not for what it starts.
+#[must_use]
+pub fn as_sent(name: &PolicyName, policy: &NetworkPolicy) -> Option<NetworkPolicy> {
+    let mut meant = policy.clone();
+    for binary in &mut meant.binaries {
+        binary.exact = false;
+    }
+    let alone = Policy::restrictive()
+        .with_network_policies([(name, policy)])
+        .ok()?;
+    let sent = read(message(&alone), &BTreeMap::new());
+    let (back, _) = yaml::policy_of_gateway(&sent.document).ok()?;
+    let back = back.network().get(name)?;
+    (*back == meant).then_some(meant)
+}
+
 /// Longest text of a gateway that is kept, in characters.
 const TEXT_CHARS: usize = 1_024;
 
@@ -97,7 +118,7 @@ pub(crate) fn submitted(response: wire::SubmitPolicyAnalysisResponse) -> Submitt
     let reason = response.rejection_reasons.into_iter().next();
     let id = response.accepted_chunk_ids.into_iter().next();
     Submitted {
-        id: id.filter(|id| !id.is_empty()),
+        id: id.map(|id| short(&id)).filter(|id| !id.is_empty()),
         rejection: is_rejected.then(|| short(&reason.unwrap_or_default())),
     }
 }
@@ -111,8 +132,8 @@ pub(crate) fn draft(chunk: wire::PolicyChunk) -> Option<Draft> {
         _ => return None,
     };
     Some(Draft {
-        id: chunk.id,
-        name: chunk.rule_name,
+        id: short(&chunk.id),
+        name: short(&chunk.rule_name),
         status,
         rejection_reason: short(&chunk.rejection_reason),
         details: DraftDetails {
@@ -127,4 +148,44 @@ pub(crate) fn draft(chunk: wire::PolicyChunk) -> Option<Draft> {
 
 fn short(text: &str) -> String {
     text.chars().take(TEXT_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use openshell_policy::network::{NetworkPolicy, PolicyName};
+    use openshell_policy::yaml;
+
+    use super::as_sent;
+
+    fn line(endpoint: &str, binary: &str) -> (PolicyName, NetworkPolicy) {
+        let text = format!(
+            "network_policies: {{a: {{endpoints: [{{host: a.test, port: 443, {endpoint}}}], \
+             binaries: [{{path: /bin/a{binary}}}]}}}}"
+        );
+        let (policy, _) = yaml::policy(&text).unwrap();
+        let (name, line) = policy.network().iter().next().unwrap();
+        (name.clone(), line.clone())
+    }
+
+    #[test]
+    fn a_line_is_proposed_to_a_gateway_only_if_messages_can_say_it() {
+        let rest =
+            "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /a}}]";
+        let (name, exact) = line(rest, ", exact: true");
+        let (_, loose) = line(rest, "");
+        assert_eq!(
+            as_sent(&name, &exact),
+            Some(loose),
+            "also for what it starts"
+        );
+        let tool = |rule: &str| {
+            let endpoint =
+                format!("protocol: mcp, enforcement: enforce, rules: [{{allow: {rule}}}]");
+            line(&endpoint, "").1
+        };
+        let put = tool("{method: tools/call, tool: put}");
+        assert_eq!(as_sent(&name, &put), Some(put.clone()));
+        let resource = tool("{method: resources/read, uri: 'file:///a'}");
+        assert_eq!(as_sent(&name, &resource), None);
+    }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::policy::Policy;
 
 /// Returns `policy` as a YAML text, without what programs inside may not know: what is hidden from
-/// them, addresses inside the network, and how a person is asked.
+/// them, addresses that hosts may have, and how a person is asked.
 ///
 /// # Errors
 /// Says why the text cannot be written.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use openshell_events::event::Ends;
-
 use crate::approvals::bounds::DeniedForRun;
 use crate::approvals::line::permits;
 use crate::approvals::proposal::Proposal;
@@ -11,6 +9,7 @@ use crate::approvals::wish::Wish;
 use crate::decide::line::Line;
 use crate::decide::own_lines::OwnLines;
 use crate::decide::snapshot::Snapshot;
+use crate::ground::peer::Caller;
 
 /// What a question is about.
 #[derive(Clone, Debug)]
@@ -24,39 +23,30 @@ pub(super) enum About {
 impl About {
     /// Returns the path of the program that asks.
     pub(super) fn program(&self) -> &str {
-        match self {
-            Self::Refused(wish) => &wish.caller.program.executable,
-            Self::Proposed(proposal) => &proposal.caller.program.executable,
-        }
+        &self.caller().program.executable
     }
 
     /// Returns the paths of the programs that a line would permit something to.
     pub(super) fn permitted(&self) -> Vec<&str> {
         match self {
             Self::Refused(_) => vec![self.program()],
-            Self::Proposed(proposal) => proposal.programs().collect(),
+            Self::Proposed(proposal) => proposal.paths().collect(),
         }
     }
 
-    /// Returns both ends, for events; the host is `host`.
-    pub(super) fn ends<'a>(&'a self, host: &'a str) -> Ends<'a> {
-        let (caller, port) = match self {
-            Self::Refused(wish) => (&wish.caller, wish.target.port),
-            Self::Proposed(proposal) => (&proposal.caller, proposal.place().1),
-        };
-        Ends {
-            binary: Some(&caller.program.executable),
-            pid: Some(caller.pid),
-            host: Some(host),
-            port: Some(port),
-        }
-    }
-
-    /// Returns the host.
-    pub(super) fn host(&self) -> String {
+    /// Returns the program that asks.
+    pub(super) fn caller(&self) -> &Caller {
         match self {
-            Self::Refused(wish) => wish.target.without_port(),
-            Self::Proposed(proposal) => proposal.place().0,
+            Self::Refused(wish) => &wish.caller,
+            Self::Proposed(proposal) => &proposal.caller,
+        }
+    }
+
+    /// Returns the host and port, the first if there are several.
+    pub(super) fn place(&self) -> (String, u16) {
+        match self {
+            Self::Refused(wish) => (wish.target.without_port(), wish.target.port),
+            Self::Proposed(proposal) => proposal.place(),
         }
     }
 

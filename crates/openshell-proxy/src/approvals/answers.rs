@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openshell_events::reason::ReasonCode;
@@ -23,6 +24,9 @@ use crate::decide::store::{Dropped, PolicyStore};
 
 /// How often an answer is examined again because the policy changes meanwhile.
 const ROUNDS: usize = 8;
+
+/// Why no answer counts.
+const SUSPENDED: &str = "a policy for all sandboxes is in force, beside which no answer counts";
 
 /// What became of a question whose request the policy permits by now.
 const PERMITTED: &str = "permitted";
@@ -70,23 +74,20 @@ impl HeldQuestion {
         }
     }
 
-    /// Returns what the line permits, in words.
+    /// Returns what `line` permits beside the policy of `snapshot`, in words; `None` if it would not
+    /// permit what is asked. Blocks.
     #[must_use]
-    pub fn permits(&self) -> String {
-        let first = self.shown.lines.first();
-        first
-            .map(|proposed| proposed.permits.join("; "))
-            .unwrap_or_default()
+    pub fn permits(&self, line: &Line, snapshot: &Snapshot) -> Option<String> {
+        let permits = self.shown.about.permits(snapshot, line)?;
+        Some(permits.join("; "))
     }
 
     /// Returns the host, the port and the program.
     #[must_use]
     pub fn ends(&self) -> (String, u16, String) {
-        let host = self.shown.about.host();
-        let ends = self.shown.about.ends(&host);
-        let (port, binary) = (ends.port, ends.binary);
-        let binary = binary.unwrap_or_default().to_owned();
-        (host, port.unwrap_or_default(), binary)
+        let about = &self.shown.about;
+        let (host, port) = about.place();
+        (host, port, about.program().to_owned())
     }
 }
 
@@ -254,11 +255,47 @@ impl Desk {
         .collect()
     }
 
-    /// Reports that a policy permits what `question` asks for, because of an answer `by` somebody who
+    /// Returns true if `question` is listed, whether anything waits under it or not.
+    #[must_use]
+    pub fn lists(&self, question: &HeldQuestion) -> bool {
+        self.state.lock().has(&question.id)
+    }
+
+    /// Notes that a policy permits what `question` asks for, because of an answer `by` somebody who
     /// makes the policy.
     pub fn granted_by_policy(&self, question: &HeldQuestion, by: Answerer<'_>) {
         let HeldQuestion { id, shown } = question;
+        let program = self.counted_as(shown.about.program());
+        self.state.lock().bounds.permit(&program);
         self.reporter.granted(id, shown, Decision::Run, None, by);
+    }
+
+    /// Holds nothing from now on, if `is_suspended`, because no line could count: what waits is
+    /// refused, and what was granted ends. Blocks.
+    pub fn suspend(&self, is_suspended: bool) {
+        let was_suspended = self.is_suspended.swap(is_suspended, Ordering::Relaxed);
+        if !is_suspended || was_suspended {
+            return;
+        }
+        let mut state = self.state.lock();
+        let held: Vec<_> = state
+            .questions()
+            .into_iter()
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in held {
+            state.finish(&id, "suspended", || Turn::Judge);
+        }
+        let grants = state.grants.for_run().to_vec();
+        for grant in &grants {
+            state.grants.remove(&grant.id);
+        }
+        drop(state);
+        for grant in grants {
+            self.policy.remove(&grant.line);
+            self.reporter.revoked(&grant, None, SUSPENDED);
+        }
+        self.note_change();
     }
 
     /// Returns the last questions that were answered, each with what became of it.
@@ -312,6 +349,9 @@ impl Desk {
         line: usize,
         by: Answerer<'_>,
     ) -> Result<Done, Unanswered> {
+        if self.is_suspended() {
+            return Err(Unanswered::Unfit(SUSPENDED.into()));
+        }
         let taken = self.state.lock().take(id);
         let (id, shown, stage) = taken.ok_or(Unanswered::Gone)?;
         let decided = self.decide_taken(&id, &shown, stage, decision, line, by);
@@ -508,6 +548,7 @@ impl Desk {
         shown.about.approve(self.policy.load().generation());
         self.reporter
             .granted(id, shown, scope, grant.as_deref(), by);
+        self.settle_proposals();
         Ok(Done { grant, kept })
     }
 
@@ -535,6 +576,7 @@ impl Desk {
         let grant = grant.ok_or(Unanswered::Gone)?;
         self.policy.remove(&grant.line);
         self.reporter.revoked(&grant, Some(by), "");
+        self.settle_proposals();
         self.note_change();
         Ok(grant)
     }

@@ -58,7 +58,7 @@ pub struct Desk {
     /// Counts the answers whose effect is still to be told.
     answering: watch::Sender<usize>,
     /// True while no line could count, so that nothing is held.
-    is_suspended: AtomicBool,
+    pub(super) is_suspended: AtomicBool,
     /// The turn to build a question.
     building: Arc<Semaphore>,
 }
@@ -151,12 +151,7 @@ impl Desk {
         })
     }
 
-    /// Holds nothing from now on, if `is_suspended`, because no line could count.
-    pub fn suspend(&self, is_suspended: bool) {
-        self.is_suspended.store(is_suspended, Ordering::Relaxed);
-    }
-
-    fn is_suspended(&self) -> bool {
+    pub(super) fn is_suspended(&self) -> bool {
         self.is_suspended.load(Ordering::Relaxed)
     }
 

@@ -126,32 +126,46 @@ fn left_open(wish: &Wish, line: &Line) -> Vec<String> {
     let endpoint = line.policy.endpoints.first();
     let mut open = Vec::new();
     let l7 = endpoint.and_then(judging);
+    let rpc = wish
+        .request
+        .as_ref()
+        .and_then(|request| request.rpc.as_ref());
     match (&wish.request, l7) {
         (_, None) => open.push("bytes that nobody judges, in both directions".to_owned()),
-        (Some(request), Some(_)) => match &request.rpc {
+        (Some(_), Some(_)) => open.push(match rpc {
             Some(message) if message.arguments.is_some() => {
-                open.push("with any arguments, query and header".to_owned());
+                "with any arguments, query and header".to_owned()
             }
-            Some(_) => open.push("with any parameters, query and header".to_owned()),
-            None if request.body.is_some() => {
-                open.push("with any query, header and body".to_owned());
-            }
-            None => open.push("with any query and header".to_owned()),
-        },
-        (None, Some(_)) => open.push("with any path, query and header".to_owned()),
+            Some(_) => "with any parameters, query and header".to_owned(),
+            None => ANY_BODY.to_owned(),
+        }),
+        (None, Some(_)) => open.push("with any path, query, header and body".to_owned()),
     }
-    if wish.method().is_none_or(is_reading) && l7.is_some() {
-        open.push(READING_LEAKS.to_owned());
+    if l7.is_some() {
+        let reads = wish.method().is_none_or(is_reading);
+        let gets = wish.method().is_none_or(|method| method == "GET");
+        open.extend(besides(rpc.is_some(), reads, gets));
     }
     open.extend(children(line));
     open
 }
 
-/// What every line that reads leaves open.
-pub(super) const READING_LEAKS: &str = "data can leave in the path and the query of what is read";
+/// What every line for requests leaves open.
+pub(super) const ANY_BODY: &str = "with any query, header and body";
+
+/// Returns what a line permits besides what its rules name: one for messages if it `is_rpc`, one that
+/// `reads`, one with the method GET if it `gets`.
+pub(super) fn besides(is_rpc: bool, reads: bool, gets: bool) -> impl Iterator<Item = String> {
+    let streams = is_rpc.then_some("GET of event streams and OPTIONS, at any path of the endpoint");
+    let sockets = (gets && !is_rpc).then_some("a WebSocket, whose bytes nobody judges");
+    let leaks = (reads || is_rpc).then_some("data can leave in the path and the query");
+    let open = streams.into_iter().chain(sockets).chain(leaks);
+    open.map(str::to_owned)
+}
 
 /// Returns true if `method` only reads.
-pub(super) fn is_reading(method: &str) -> bool {
+#[must_use]
+pub fn is_reading(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS")
 }
 
@@ -463,13 +477,18 @@ fn flow(value: &Value) -> String {
     }
 }
 
+/// Returns true if readers of YAML take `text` for something else than a text.
+#[must_use]
+pub fn is_constant(text: &str) -> bool {
+    let constants = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    constants.contains(&text.to_ascii_lowercase().as_str())
+}
+
 /// Writes `text`, with quotes if it could be read as something else.
 fn word(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let begins = |byte: u8| byte.is_ascii_alphabetic() || byte == b'/';
-    let is_constant = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
-        .contains(&text.to_ascii_lowercase().as_str());
-    if text.bytes().all(is_plain) && text.bytes().next().is_some_and(begins) && !is_constant {
+    if text.bytes().all(is_plain) && text.bytes().next().is_some_and(begins) && !is_constant(text) {
         return text.to_owned();
     }
     // JSON's form of a string is one of YAML's, and in ASCII it hides nothing.

@@ -13,7 +13,7 @@ mod bounds;
 pub mod desk;
 pub mod grants;
 pub mod keep;
-mod line;
+pub mod line;
 mod marks;
 pub mod proposal;
 pub mod proposing;
@@ -21,7 +21,7 @@ pub mod question;
 mod reporter;
 pub mod site;
 mod state;
-mod text;
+pub mod text;
 pub mod wish;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::approvals::bounds::DeniedForRun;
-use crate::approvals::line::{Proposed, READING_LEAKS, children, in_words, is_reading, written};
+use crate::approvals::line::{ANY_BODY, Proposed, besides, children, in_words, written};
 use crate::approvals::marks::{Mark, Marks};
 use crate::approvals::site::site;
 use crate::approvals::text::{all_visible, facts_of, quoted, words, write_line};
@@ -21,8 +21,14 @@ use crate::decide::line::Line;
 use crate::decide::snapshot::Snapshot;
 use crate::ground::peer::Caller;
 
+/// The port at which requests are in clear text.
+const CLEAR: u16 = 80;
+
 /// The most characters of a reason that a program is told.
 const REASON_CHARACTERS: usize = 500;
+
+/// The generation of what is permitted but not yet in force.
+pub const TO_COME: u64 = u64::MAX;
 
 /// What became of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +52,10 @@ pub struct ProposedEndpoint {
     pub port: u16,
     /// True if it permits what changes something.
     pub writes: bool,
+    /// True if it permits GET.
+    pub gets: bool,
+    /// True if it is for messages.
+    pub is_rpc: bool,
     /// The endpoint, as values of a policy.
     pub values: Value,
 }
@@ -82,6 +92,7 @@ pub struct Proposal {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the answers")]
 pub struct Details {
+    pub rule_name: Option<String>,
     pub validation_result: String,
     pub application_error: String,
     pub review_token: String,
@@ -113,12 +124,13 @@ impl Proposal {
     }
 
     /// Returns the paths of the programs for which it is.
-    pub(super) fn programs(&self) -> impl Iterator<Item = &str> {
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.programs.iter().map(|program| program.path.as_str())
     }
 
     /// Returns the first host and port.
-    pub(super) fn place(&self) -> (String, u16) {
+    #[must_use]
+    pub fn place(&self) -> (String, u16) {
         match self.endpoints.first() {
             Some(endpoint) => (endpoint.pattern.clone(), endpoint.port),
             None => (String::new(), 0),
@@ -128,7 +140,7 @@ impl Proposal {
     /// Returns true if the policy of `snapshot` permits all of it. Blocks.
     pub fn is_permitted(&self, snapshot: &Snapshot) -> bool {
         let network = snapshot.policy().network();
-        let mut names = names(&self.name);
+        let mut names = numbered(&self.name);
         let free = names.find(|name| !network.contains_key(name));
         let Some(proposed) = free.and_then(|name| self.line(&name)) else {
             return false;
@@ -159,15 +171,18 @@ impl Proposal {
 
     /// Returns what `line` leaves open.
     fn left_open(&self, line: &Line) -> Vec<String> {
-        let writes = self.endpoints.iter().any(|endpoint| endpoint.writes);
-        let open = if writes {
-            "with any query, header, body and arguments that its rules do not name"
-        } else {
-            "with any query and header that its rules do not name"
-        };
-        let mut open = vec![open.to_owned()];
-        if self.endpoints.iter().any(|endpoint| !endpoint.writes) {
-            open.push(READING_LEAKS.to_owned());
+        let mut endpoints = self.endpoints.iter();
+        let is_rpc = endpoints.any(|endpoint| endpoint.is_rpc);
+        let mut rest = self.endpoints.iter().filter(|endpoint| !endpoint.is_rpc);
+        let is_rest = rest.clone().next().is_some();
+        let gets = rest.any(|endpoint| endpoint.gets);
+        let mut open = vec![format!("{ANY_BODY} that its rules do not name")];
+        if is_rpc {
+            open.push("with any arguments that its rules do not name".to_owned());
+            open.extend(besides(true, true, false));
+        }
+        if is_rest {
+            open.extend(besides(false, true, gets));
         }
         open.extend(children(line));
         open
@@ -183,6 +198,7 @@ impl Proposal {
         for endpoint in &self.endpoints {
             marks.host(&endpoint.host, policy);
             marks.add(endpoint.writes, Mark::Writes);
+            marks.add(endpoint.port == CLEAR, Mark::NoTls);
         }
         marks
     }
@@ -199,13 +215,25 @@ impl Proposal {
 
     /// Notes that it is permitted from the generation with this number on.
     pub fn approve(&self, generation: u64) {
-        self.fate.send_replace(Fate::Approved(generation));
+        self.fate.send_if_modified(|fate| {
+            let is_open = matches!(fate, Fate::Pending | Fate::Approved(TO_COME));
+            if is_open {
+                *fate = Fate::Approved(generation);
+            }
+            is_open
+        });
     }
 
     /// Notes that nobody permits it, for this `reason`.
     pub fn reject(&self, reason: &str) {
-        let reason = reason.chars().take(REASON_CHARACTERS).collect();
-        self.fate.send_replace(Fate::Rejected(reason));
+        self.fate.send_if_modified(|fate| {
+            let is_open = *fate == Fate::Pending;
+            if is_open {
+                let reason = reason.chars().take(REASON_CHARACTERS).collect();
+                *fate = Fate::Rejected(reason);
+            }
+            is_open
+        });
     }
 
     /// Returns what programs are told.
@@ -223,7 +251,7 @@ impl Proposal {
             })
             .collect();
         let programs: Vec<_> = self
-            .programs()
+            .paths()
             .map(|path| visible(path).into_owned())
             .collect();
         json!({
@@ -258,7 +286,7 @@ impl Proposal {
             let _ = writeln!(text, "site       {}", site(&endpoint.host));
             let _ = writeln!(text, "host       {}:{}", endpoint.pattern, endpoint.port);
         }
-        for path in self.programs() {
+        for path in self.paths() {
             let _ = writeln!(text, "program    {}", quoted(path));
         }
         let program = &self.caller.program;
@@ -269,21 +297,16 @@ impl Proposal {
         }
         write_line(&mut text, marks, lines);
         if !self.intent.is_empty() {
-            let _ = writeln!(text, "the workload says \"{}\"", visible(&self.intent));
+            let said = visible(&self.intent).replace('"', "\\\"");
+            let _ = writeln!(text, "the workload says \"{said}\"");
         }
         text.truncate(text.trim_end().len());
         text
     }
 }
 
-/// Returns true if rules with `method` permit only what reads.
-#[must_use]
-pub fn only_reads(method: &str) -> bool {
-    is_reading(method)
-}
-
 /// Returns the keys that a line with the wanted key `name` may get.
-pub(super) fn names(name: &PolicyName) -> impl Iterator<Item = PolicyName> {
+pub(super) fn numbered(name: &PolicyName) -> impl Iterator<Item = PolicyName> {
     let wanted = name.clone();
     let numbered = (2..1_000).map_while(move |number| {
         let text = format!("{}-{number}", wanted.as_str());

@@ -8,11 +8,14 @@ use openshell_policy::network::PolicyName;
 use crate::approvals::about::About;
 use crate::approvals::desk::Desk;
 use crate::approvals::line::Proposed;
-use crate::approvals::proposal::{Proposal, names};
+use crate::approvals::proposal::{Proposal, numbered};
 use crate::approvals::question::{QuestionId, Shown};
 use crate::approvals::state::Turn;
 use crate::decide::line::Line;
 use crate::decide::snapshot::Snapshot;
+
+/// The most proposals that nobody has answered.
+pub(crate) const PENDING: usize = 20;
 
 /// Returns the line of `proposal` beside the policy of `snapshot`; `None` if that permits all of it.
 /// The key is one of which `is_taken` returns false. Blocks.
@@ -32,7 +35,7 @@ fn examined(
     }
     let network = snapshot.policy().network();
     let is_free = |name: &PolicyName| !network.contains_key(name) && !is_taken(name);
-    let name = names(&proposal.name).find(is_free);
+    let name = numbered(&proposal.name).find(is_free);
     let name = name.ok_or("the name is taken, and so is each with a number")?;
     let line = proposal.line(&name);
     let mut line = line.ok_or("its line of policy is too long to be shown")?;
@@ -41,12 +44,16 @@ fn examined(
 }
 
 /// Returns the line of `proposal` beside the policy of `snapshot`; `None` if that permits all of it.
-/// Blocks.
+/// The key is one of which `is_taken` returns false. Blocks.
 ///
 /// # Errors
 /// The line does not fit, and says why.
-pub fn line_of(proposal: &Proposal, snapshot: &Snapshot) -> Result<Option<Line>, String> {
-    let proposed = examined(proposal, snapshot, |_| false)?;
+pub fn line_of(
+    proposal: &Proposal,
+    snapshot: &Snapshot,
+    is_taken: impl Fn(&PolicyName) -> bool,
+) -> Result<Option<Line>, String> {
+    let proposed = examined(proposal, snapshot, is_taken)?;
     Ok(proposed.map(|proposed| proposed.line))
 }
 
@@ -71,13 +78,18 @@ impl Desk {
         let denied = proposal.denied_for_run(&program);
         let state = self.state.lock();
         let is_forbidden = state.is_closed || state.bounds.forbid(&program, &denied);
+        let is_full = state.proposals() >= PENDING;
         drop(state);
-        if is_forbidden {
+        if is_full {
+            return Err("as many proposals as there may be wait for an answer".to_owned());
+        }
+        if is_forbidden || self.is_suspended() {
             return Err(format!(
                 "nobody is asked: for {path} too much was denied, or this was denied for the run"
             ));
         }
         let name = line.line.name.clone();
+        proposal.details.lock().rule_name = Some(name.as_str().to_owned());
         let is_writable = |path: &str| (self.is_writable)(Path::new(path));
         let marks = proposal.marks(snapshot.policy(), is_writable);
         let shown = Shown::of_proposal(proposal, line, marks);
@@ -115,8 +127,8 @@ impl Desk {
                 continue;
             }
             let mut state = self.state.lock();
-            // Somebody may have answered meanwhile.
-            if state.has(&id) {
+            // Somebody may be answering, or have answered.
+            if state.take(id.as_str()).is_some() {
                 state.finish(&id, "stale", || Turn::Judge);
                 drop(state);
                 self.ask_again(proposal);

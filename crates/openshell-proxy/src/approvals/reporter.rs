@@ -9,6 +9,7 @@ use crate::approvals::about::About;
 use crate::approvals::answer::{Answerer, Decision};
 use crate::approvals::grants::Grant;
 use crate::approvals::question::{QuestionId, Shown};
+use crate::approvals::text::quoted;
 
 /// Reports the steps of questions.
 #[derive(Debug)]
@@ -45,10 +46,17 @@ impl Reporter {
 
     /// Reports a step of the question `id`.
     fn step(&self, id: &QuestionId, shown: &Shown, step: Approval<'_>) {
-        let host = shown.about.host();
+        let caller = shown.about.caller();
+        let (host, port) = shown.about.place();
+        let ends = Ends {
+            binary: Some(&caller.program.executable),
+            pid: Some(caller.pid),
+            host: Some(&host),
+            port: Some(port),
+        };
         let step = Approval {
             id: id.as_str(),
-            ends: shown.about.ends(&host),
+            ends,
             ..step
         };
         match &shown.about {
@@ -66,7 +74,7 @@ impl Reporter {
                 ConfigState::Rejected
             }
         };
-        let binary = step.ends.binary.unwrap_or("-");
+        let binary = quoted(step.ends.binary.unwrap_or("-"));
         let host = step.ends.host.unwrap_or("-");
         let port = step.ends.port.unwrap_or_default();
         let mut message = format!("{binary} -> {host}:{port} [id:{}]", step.id);

@@ -33,6 +33,14 @@ pub fn is_registered(host: &Host) -> bool {
     labels.len() > suffix_labels(&labels)
 }
 
+/// Returns true if names below `host` may be registered by different people.
+#[must_use]
+pub fn has_suffixes_below(host: &Host) -> bool {
+    let below = format!(".{host}");
+    let mut rules = SUFFIXES.lines().filter(|line| !line.starts_with('#'));
+    rules.any(|rule| rule.ends_with(&below))
+}
+
 /// Returns the number of labels of the public suffix of a name, whose `labels` begin at its right.
 fn suffix_labels(labels: &[&str]) -> usize {
     // The rule for names that no other rule matches is `*`.

@@ -243,7 +243,7 @@ async fn a_request_is_asked_with_exactly_its_method_and_path_and_then_wider() {
         questions[0].lines[0].permits,
         [
             "/usr/bin/curl may send to api.test:443: POST /v1/items/7\\\\*",
-            "with any query and header",
+            "with any query, header and body",
         ]
     );
     let id = questions[0].id.to_string();

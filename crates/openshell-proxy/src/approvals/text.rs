@@ -51,7 +51,8 @@ pub(super) fn write_line(text: &mut String, marks: &BTreeSet<Mark>, lines: &[Pro
 }
 
 /// Returns `text` as one visible word, with quotes if it holds more than plain characters.
-pub(super) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:~%".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {
         text.to_owned()

@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::approvals::proposal::{Fate, Proposal, ProposedEndpoint, ProposedProgram, only_reads};
-use crate::approvals::site::is_registered;
+use crate::approvals::line::{is_constant, is_reading};
+use crate::approvals::proposal::{Fate, Proposal, ProposedEndpoint, ProposedProgram};
+use crate::approvals::site::{has_suffixes_below, is_registered};
 use crate::ground::peer::Caller;
 use crate::policy_local::denials::RecentDenials;
 use crate::wire::json::Json;
@@ -22,6 +23,9 @@ const OPERATIONS: usize = 4;
 
 /// The most endpoints, and the most programs, of a line.
 const PARTS: usize = 4;
+
+/// The most rules of an endpoint.
+const RULES: usize = 16;
 
 /// The most characters of what a program says about a line.
 const INTENT: usize = 200;
@@ -152,7 +156,11 @@ fn proposal(
     denials: &RecentDenials,
 ) -> Read<Proposal> {
     let named = add.must("ruleName")?;
-    let name = PolicyName::parse(named.text()?).or_else(|error| named.fault(error))?;
+    let text = named.text()?;
+    if !text.starts_with(|first: char| first.is_ascii_alphabetic()) || is_constant(text) {
+        return named.fault("it begins with a letter, and is no constant of YAML");
+    }
+    let name = PolicyName::parse(text).or_else(|error| named.fault(error))?;
     let rule = add.must("rule")?;
     rule.object(&["name", "endpoints", "binaries"])?;
     if let Some(name) = rule.get("name") {
@@ -191,7 +199,7 @@ const ENDPOINT: [&str; 8] = [
 ];
 
 /// The protocols whose requests are judged.
-const PROTOCOLS: [&str; 5] = ["rest", "json-rpc", "mcp", "graphql", "websocket"];
+const PROTOCOLS: [&str; 3] = ["rest", "json-rpc", "mcp"];
 
 fn endpoint(at: &At<'_>) -> Read<ProposedEndpoint> {
     at.object(&ENDPOINT)?;
@@ -215,11 +223,15 @@ fn endpoint(at: &At<'_>) -> Read<ProposedEndpoint> {
     }
     values.insert("protocol".to_owned(), protocol_name.into());
     values.insert("enforcement".to_owned(), "enforce".into());
-    let mut writes = protocol_name != "rest";
+    let is_rpc = protocol_name != "rest";
+    let mut writes = is_rpc;
+    let mut gets = false;
     match (at.get("rules"), at.get("access")) {
         (Some(rules), None) => {
-            for rule in rules.items(usize::MAX)? {
-                writes |= !allow(&rule, protocol_name)?;
+            for rule in rules.items(RULES)? {
+                let method = allow(&rule, is_rpc)?;
+                writes |= !is_reading(method);
+                gets |= method == "GET";
             }
             values.insert("rules".to_owned(), rules.value.clone());
         }
@@ -227,6 +239,7 @@ fn endpoint(at: &At<'_>) -> Read<ProposedEndpoint> {
             if access.text()? != "read-only" {
                 return access.fault("it is read-only; what writes is named by rules");
             }
+            gets = true;
             values.insert("access".to_owned(), "read-only".into());
         }
         (Some(_), Some(_)) | (None, None) => {
@@ -238,6 +251,8 @@ fn endpoint(at: &At<'_>) -> Read<ProposedEndpoint> {
         pattern,
         port,
         writes,
+        gets,
+        is_rpc,
         values: Value::Object(values),
     })
 }
@@ -261,8 +276,8 @@ fn host(at: &At<'_>) -> Read<(Host, String)> {
     if !rest.trim_end_matches('.').contains('.') {
         return at.fault("it is a name of one label");
     }
-    if !wildcard.is_empty() && !is_registered(&host) {
-        return at.fault("a wildcard stands below a domain that somebody has registered");
+    if !wildcard.is_empty() && (!is_registered(&host) || has_suffixes_below(&host)) {
+        return at.fault("a wildcard stands below a domain of one owner");
     }
     let pattern = format!("{wildcard}{host}");
     Ok((host, pattern))
@@ -289,8 +304,8 @@ fn port(endpoint: &At<'_>) -> Read<u16> {
     }
 }
 
-/// Reads a rule of an endpoint with `protocol`; returns true if it permits only what reads.
-fn allow(rule: &At<'_>, protocol: &str) -> Read<bool> {
+/// Reads a rule of an endpoint, which is for messages if it `is_rpc`; returns its method.
+fn allow<'v>(rule: &At<'v>, is_rpc: bool) -> Read<&'v str> {
     rule.object(&["allow"])?;
     let allow = rule.must("allow")?;
     let named = allow.must("method")?;
@@ -298,8 +313,11 @@ fn allow(rule: &At<'_>, protocol: &str) -> Read<bool> {
     if method.is_empty() || method.contains('*') {
         return named.fault("it names one method");
     }
-    if protocol != "rest" {
-        return Ok(false);
+    if is_rpc {
+        return Ok(method);
+    }
+    if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return named.fault("a method of HTTP is written in capitals");
     }
     let path = match allow.get("path") {
         Some(path) => path.text()?,
@@ -307,9 +325,9 @@ fn allow(rule: &At<'_>, protocol: &str) -> Read<bool> {
     };
     let is_any = path.bytes().all(|byte| matches!(byte, b'*' | b'/')) && path.contains("**");
     if is_any && method != "GET" {
-        return allow.fault("a rule for every path is for GET alone");
+        return allow.fault("only GET may have a rule for every path");
     }
-    Ok(only_reads(method))
+    Ok(method)
 }
 
 /// Reads a program, which must be the one that asks, or one that was refused at `endpoints`.
@@ -427,6 +445,8 @@ mod tests {
             "*.github.io",
             "**.com",
             "*.localhost",
+            "*.amazonaws.com",
+            "**.compute.amazonaws.com",
             "10.0.0.1",
             "[::1]",
             "2130706433",
@@ -491,6 +511,11 @@ mod tests {
             ),
             (
                 "rules",
+                json!([{"allow": {"method": "get", "path": "/x"}}]),
+                format!("{endpoint}.rules[0].allow.method"),
+            ),
+            (
+                "rules",
                 json!([{"allow": {"method": "POST"}}]),
                 format!("{endpoint}.rules[0].allow"),
             ),
@@ -503,6 +528,11 @@ mod tests {
         let mut whole = body(&rest(), "/usr/bin/curl");
         whole["operations"][0]["addRule"]["rule"]["binaries"][0]["exact"] = json!(false);
         assert_eq!(fault(&whole).0, "operations[0].addRule.rule.binaries[0]");
+        for name in ["null", "On", "1x", "-", ""] {
+            let mut named = body(&rest(), "/usr/bin/curl");
+            named["operations"][0]["addRule"]["ruleName"] = json!(name);
+            assert_eq!(fault(&named).0, "operations[0].addRule.ruleName", "{name}");
+        }
         let mut long = body(&rest(), "/usr/bin/curl");
         long["intent_summary"] = json!("a".repeat(201));
         assert_eq!(fault(&long).0, "intent_summary");

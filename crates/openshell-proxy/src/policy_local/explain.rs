@@ -12,6 +12,7 @@ use crate::denial::refusal::{Refusal, Subject};
 use crate::denial::reply;
 use crate::ground::peer::Caller;
 use crate::ground::target::{Scheme, Target, port};
+use crate::policy_local::is_host;
 
 /// Returns what the policy of `snapshot` says about a `method` request of `caller` for `url`. It
 /// looks up no name. Blocks.
@@ -32,11 +33,17 @@ pub(super) fn explain(
     };
     let authority = uri.authority().ok_or("url names no host")?;
     let host = Host::parse(authority.host()).map_err(|_| "the host of url is none")?;
-    let port = match authority.port() {
-        Some(written) => port(written.as_str()).ok_or("the port of url is none")?,
+    // The library treats a malformed port as a missing one.
+    let written = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let after_host = written.get(authority.host().len()..).unwrap_or_default();
+    let port = match after_host.strip_prefix(':') {
+        Some(written) => port(written).ok_or("the port of url is none")?,
         None => scheme.default_port(),
     };
     let target = Target { host, port };
+    if is_host(&target) {
+        return Ok(json!({"verdict": "allowed", "note": "the sandbox itself answers there"}));
+    }
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let subject = Subject {
         request: format!("{method} {target}{}", uri.path()),

@@ -1,10 +1,12 @@
 //! Serves `http://policy.local`: programs inside read the policy and their own refusals there, ask
 //! what would be refused, and propose lines of policy.
 
+pub mod answer;
 pub mod denials;
 mod draft;
 mod explain;
 mod proposals;
+mod request;
 pub mod review;
 pub mod serve;
 

@@ -8,12 +8,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::approvals::proposal::{Fate, Proposal};
+use crate::approvals::proposing::PENDING;
 
 /// The most proposals in a minute.
 const RATE: usize = 5;
-
-/// The most proposals that nobody has answered.
-const PENDING: usize = 20;
 
 /// The most proposals that are remembered.
 const REMEMBERED: usize = 200;

@@ -7,31 +7,28 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use openshell_policy::document::outline::outline;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::approvals::proposal::{Fate, Proposal};
 use crate::approvals::question::QuestionId;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
-use crate::denial::guidance::{Guidance, SKILL_PATH};
-use crate::denial::refusal::Refusal;
-use crate::ground::peer::Caller;
+use crate::denial::guidance::Guidance;
 use crate::ground::target::Origin;
+use crate::policy_local::answer::{Answer, bad, error, response, skill};
 use crate::policy_local::denials::{REMEMBERED, RecentDenials};
 use crate::policy_local::draft::{self, Fault};
 use crate::policy_local::explain::explain;
 use crate::policy_local::proposals::{Proposals, Tracked};
+use crate::policy_local::request::{Call, asks_for_skill, checked, number, parameter, read};
 use crate::policy_local::review::{NotSubmitted, Review, Submitted};
-use crate::policy_local::{SKILL, WRONG_SCHEME};
 use crate::reach::authorize::asker::Asker;
 use crate::relay::asking::gone;
 use crate::relay::http1::{Driver, Session, protocol};
@@ -41,12 +38,6 @@ use crate::secrets::needles::has_secret;
 use crate::wire::http::body::{ResponseBody, full};
 use crate::wire::http::head;
 use crate::wire::http::target::RequestTarget;
-
-/// The most bytes of a body.
-const BODY_BYTES: usize = 64 * 1024;
-
-/// The time for a body.
-const BODY_TIME: Duration = Duration::from_secs(15);
 
 /// The most requests at once that wait for an answer to a proposal.
 const WAITS: usize = 64;
@@ -66,12 +57,11 @@ pub struct PolicyLocal {
     review: Option<Box<dyn Review>>,
     guidance: Arc<Guidance>,
     proposals: Proposals,
-    waits: Semaphore,
-    others: Semaphore,
+    waits: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+    /// The turns to read proposals, which takes a processor for a moment.
+    submissions: Semaphore,
 }
-
-/// An answer: its status and its body.
-type Answer = (StatusCode, Value);
 
 /// A client of the host.
 #[derive(Clone, Debug)]
@@ -80,87 +70,6 @@ pub struct PolicyClient {
     pub asker: Asker,
     /// The host and port.
     pub origin: Origin,
-}
-
-/// What a request asks for.
-#[derive(Debug, PartialEq, Eq)]
-enum Call<'p> {
-    Policy,
-    Denials,
-    Propose,
-    Proposal(&'p str),
-    Wait(&'p str),
-    Explain,
-}
-
-impl<'p> Call<'p> {
-    fn of(path: &'p str) -> Option<Self> {
-        let call = match path.strip_prefix("/v1/")? {
-            "policy/current" => Self::Policy,
-            "denials" => Self::Denials,
-            "proposals" => Self::Propose,
-            "explain" => Self::Explain,
-            other => {
-                let id = other.strip_prefix("proposals/")?;
-                match id.split_once('/') {
-                    None => Self::Proposal(id),
-                    Some((id, "wait")) => Self::Wait(id),
-                    Some(_) => return None,
-                }
-            }
-        };
-        Some(call)
-    }
-
-    fn method(&self) -> Method {
-        match self {
-            Self::Propose => Method::POST,
-            Self::Policy | Self::Denials | Self::Proposal(_) | Self::Wait(_) | Self::Explain => {
-                Method::GET
-            }
-        }
-    }
-}
-
-fn error(status: StatusCode, code: &str, detail: impl Into<String>) -> Answer {
-    (status, json!({"error": code, "detail": detail.into()}))
-}
-
-fn bad(detail: impl Into<String>) -> Answer {
-    error(StatusCode::BAD_REQUEST, "bad_request", detail)
-}
-
-/// Returns the answer to a request that does not come by HTTP at port 80.
-#[must_use]
-pub fn wrong_scheme() -> Response<Bytes> {
-    let code = "invalid_policy_local_scheme";
-    response(error(StatusCode::BAD_REQUEST, code, WRONG_SCHEME))
-}
-
-fn response((status, value): Answer) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(format!("{value}\n")));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if status == StatusCode::METHOD_NOT_ALLOWED
-        && let Some(Ok(method)) = value["allow"].as_str().map(HeaderValue::from_str)
-    {
-        headers.insert(ALLOW, method);
-    }
-    response
-}
-
-fn asks_for_skill(parts: &Parts, target: &RequestTarget) -> bool {
-    parts.method == Method::GET && target.path() == SKILL_PATH
-}
-
-/// Returns the text that tells agents how to ask.
-fn skill() -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from_static(SKILL.as_bytes()));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/markdown"));
-    response
 }
 
 /// Returns what a program may read of the policy of `snapshot`, and its hash.
@@ -172,29 +81,6 @@ fn current(snapshot: &Snapshot) -> Result<(String, String), Answer> {
     let hash = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
     let hash = hash.collect();
     Ok((text, hash))
-}
-
-/// Returns the value of the parameter `name` of `target`.
-fn parameter(target: &RequestTarget, name: &str) -> Result<Option<String>, Answer> {
-    let parameters = target.parameters();
-    let parameters = parameters.map_err(|error| bad(error.to_string()))?;
-    let mut values = parameters.into_iter().filter(|(key, _)| key == name);
-    let value = values.next().map(|(_, value)| value);
-    if values.next().is_some() {
-        return Err(bad(format!("{name} is there twice")));
-    }
-    Ok(value)
-}
-
-/// Returns the number of the parameter `name` of `target`, from 1 to `most`; `default` without one.
-fn number(target: &RequestTarget, name: &str, default: u64, most: u64) -> Result<u64, Answer> {
-    let Some(text) = parameter(target, name)? else {
-        return Ok(default);
-    };
-    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = text.parse().ok().filter(|_| is_plain);
-    let number = number.filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| bad(format!("{name} is a number from 1 to {most}")))
 }
 
 impl PolicyLocal {
@@ -212,8 +98,9 @@ impl PolicyLocal {
             review,
             guidance,
             proposals: Proposals::default(),
-            waits: Semaphore::new(WAITS),
-            others: Semaphore::new(OTHERS),
+            waits: Arc::new(Semaphore::new(WAITS)),
+            others: Arc::new(Semaphore::new(OTHERS)),
+            submissions: Semaphore::new(1),
         }
     }
 
@@ -225,7 +112,7 @@ impl PolicyLocal {
 
     /// Serves the requests of `client` on a connection of its own.
     pub async fn serve<C>(
-        &self,
+        self: &Arc<Self>,
         services: &Services,
         stream: C,
         client: &PolicyClient,
@@ -273,7 +160,7 @@ impl PolicyLocal {
 
     /// Answers `request` of `asker`, whose connection is `socket`, and finishes its `record`.
     pub async fn answer<B>(
-        &self,
+        self: &Arc<Self>,
         services: &Services,
         request: Request<B>,
         asker: Asker,
@@ -317,7 +204,7 @@ impl PolicyLocal {
     /// # Errors
     /// The answer says what is wrong.
     async fn called<B>(
-        &self,
+        self: &Arc<Self>,
         parts: &Parts,
         target: &RequestTarget,
         body: B,
@@ -351,7 +238,7 @@ impl PolicyLocal {
                 &self.others
             }
         };
-        let Ok(_slot) = slots.try_acquire() else {
+        let Ok(slot) = Arc::clone(slots).try_acquire_owned() else {
             return Err(error(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "limit_reached",
@@ -364,7 +251,7 @@ impl PolicyLocal {
                 let last = number(target, "last", 10, REMEMBERED as u64)?;
                 Ok(self.denials(usize::try_from(last).unwrap_or(REMEMBERED)))
             }
-            Call::Explain => self.explained(target, asker).await,
+            Call::Explain => self.explained(target, asker, slot).await,
             Call::Propose => {
                 let body = read(body).await?;
                 if is_secret(&body) {
@@ -374,7 +261,7 @@ impl PolicyLocal {
                         "it holds a secret, which nobody is shown",
                     ));
                 }
-                self.propose(&body, asker).await
+                self.propose(body, asker, slot).await
             }
             Call::Proposal(id) => {
                 let tracked = self.tracked(id)?;
@@ -396,6 +283,7 @@ impl PolicyLocal {
         Ok((
             StatusCode::OK,
             json!({
+                "refuses_everything": snapshot.invalid().is_some(),
                 "format": "yaml",
                 "policy_yaml": text,
                 "generation": snapshot.generation(),
@@ -417,11 +305,18 @@ impl PolicyLocal {
         )
     }
 
-    async fn explained(&self, target: &RequestTarget, asker: Asker) -> Result<Answer, Answer> {
+    /// The work keeps its `slot`, also if the client goes meanwhile.
+    async fn explained(
+        &self,
+        target: &RequestTarget,
+        asker: Asker,
+        slot: OwnedSemaphorePermit,
+    ) -> Result<Answer, Answer> {
         let url = parameter(target, "url")?.ok_or_else(|| bad("url=URL is missing"))?;
         let method = parameter(target, "method")?.unwrap_or_else(|| "GET".to_owned());
         let snapshot = self.policy.load();
         let explaining = tokio::task::spawn_blocking(move || {
+            let _slot = slot;
             let caller = asker.examined();
             explain(&snapshot, &caller, &url, &method)
         });
@@ -429,7 +324,24 @@ impl PolicyLocal {
         Ok((StatusCode::OK, explained.map_err(bad)?))
     }
 
-    async fn propose(&self, body: &[u8], asker: Asker) -> Result<Answer, Answer> {
+    /// Submits what `body` proposes. A client that goes meanwhile ends nothing that was begun, and
+    /// the work keeps its `slot`.
+    async fn propose(
+        self: &Arc<Self>,
+        body: Bytes,
+        asker: Asker,
+        slot: OwnedSemaphorePermit,
+    ) -> Result<Answer, Answer> {
+        let host = Arc::clone(self);
+        let proposing = tokio::spawn(async move {
+            let _slot = slot;
+            host.submit(body, asker).await
+        });
+        let submitted = proposing.await;
+        submitted.unwrap_or_else(|error| Err(bad(error.to_string())))
+    }
+
+    async fn submit(&self, body: Bytes, asker: Asker) -> Result<Answer, Answer> {
         let Some(review) = &self.review else {
             return Err(error(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -437,9 +349,15 @@ impl PolicyLocal {
                 "there is nobody to decide about it",
             ));
         };
-        let caller = tokio::task::spawn_blocking(move || asker.examined()).await;
-        let caller: Caller = caller.map_err(|error| bad(error.to_string()))?;
-        let proposals = draft::read(body, &caller, &self.denials);
+        let Ok(_turn) = self.submissions.acquire().await else {
+            return Err(bad("the sandbox ends"));
+        };
+        let denials = Arc::clone(&self.denials);
+        let reading = tokio::task::spawn_blocking(move || {
+            let caller = asker.examined();
+            draft::read(&body, &caller, &denials)
+        });
+        let proposals = reading.await.map_err(|error| bad(error.to_string()))?;
         let proposals = proposals.map_err(|Fault { place, problem }| {
             (
                 StatusCode::BAD_REQUEST,
@@ -459,6 +377,10 @@ impl PolicyLocal {
             match review.submit(proposal).await {
                 Ok(submitted) => ids.push(self.track(submitted)?),
                 Err(NotSubmitted::Rejected(why)) => reasons.push(why),
+                // What was taken before must be told.
+                Err(NotSubmitted::Failed(_, word, why)) if !ids.is_empty() => {
+                    reasons.push(format!("{word}: {why}"));
+                }
                 Err(failed) => return Err(not_submitted(failed)),
             }
         }
@@ -555,8 +477,8 @@ impl PolicyLocal {
             Fate::Rejected(reason) => ("rejected", reason.as_str()),
         };
         let details = tracked.proposal.details.lock().clone();
-        let hash = match details.current_effective_policy_hash {
-            Some(hash) => hash,
+        let hash = match &details.current_effective_policy_hash {
+            Some(hash) => hash.clone(),
             None => current(&self.policy.load())?.1,
         };
         Ok((
@@ -564,7 +486,7 @@ impl PolicyLocal {
             json!({
                 "chunk_id": tracked.id,
                 "status": status,
-                "rule_name": tracked.name,
+                "rule_name": details.rule_name.as_deref().unwrap_or(&tracked.name),
                 "binary": binaries(&tracked.proposal),
                 "rejection_reason": reason,
                 "validation_result": details.validation_result,
@@ -594,46 +516,6 @@ fn not_submitted(failed: NotSubmitted) -> Answer {
 
 /// Returns the paths of the programs for which `proposal` is.
 fn binaries(proposal: &Proposal) -> String {
-    let paths: Vec<_> = proposal
-        .programs
-        .iter()
-        .map(|program| program.path.as_str())
-        .collect();
+    let paths: Vec<_> = proposal.paths().collect();
     paths.join(", ")
-}
-
-/// Checks the head of a request; returns its target.
-fn checked(parts: &Parts) -> Result<RequestTarget, Refusal> {
-    head::check_method(&parts.method)?;
-    head::check_size(parts)?;
-    head::check_framing(&parts.headers)?;
-    RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::target)
-}
-
-/// Reads a body.
-///
-/// # Errors
-/// It is too long, too slow, or cut off.
-async fn read<B>(body: B) -> Result<Bytes, Answer>
-where
-    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send,
-{
-    if body.size_hint().lower() > BODY_BYTES as u64 {
-        return Err(too_long());
-    }
-    let body = pin!(Limited::new(body, BODY_BYTES));
-    match timeout(BODY_TIME, body.collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_long()),
-        Ok(Err(_)) => Err(bad("the body is malformed, or ended before its end")),
-        Err(_) => Err(bad("the body did not arrive in time")),
-    }
-}
-
-fn too_long() -> Answer {
-    error(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "body_too_large",
-        format!("a body has at most {BODY_BYTES} bytes"),
-    )
 }

@@ -476,7 +476,7 @@ pub(crate) struct ApprovalArgs {
 
     /// Answer here too what is asked, beside the gateway
     ///
-    /// Without it the gateway alone decides, and `openshell-sandbox approvals` only shows. No answer
+    /// Without it only the gateway decides, and `openshell-sandbox approvals` only shows. No answer
     /// saves, and under a policy for all sandboxes none counts.
     #[arg(
         long,

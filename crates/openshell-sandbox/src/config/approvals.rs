@@ -85,16 +85,17 @@ pub(super) fn read(
             "--policy-rules or OPENSHELL_POLICY_RULES",
             "nobody can say what a line of policy means to rules of your own",
         ),
-        (
-            origin.place().is_some() && takes_proposals,
-            "--sandbox-id",
-            "the gateway's setting agent_policy_proposals_enabled says whether agents may propose",
-        ),
     ];
     for (is_given, other, why) in excluding {
         if is_given {
             bail!("{flag} does not go with {other}: {why}");
         }
+    }
+    if takes_proposals && origin.place().is_some() {
+        bail!(
+            "--policy-local does not go with --sandbox-id: the gateway's setting \
+             agent_policy_proposals_enabled says whether agents may propose"
+        );
     }
     let decides_here = origin.place().is_none() || args.approvals.ask_local;
     if args.approvals.ask_local && origin.place().is_none() {

@@ -257,7 +257,7 @@ impl<'p> HttpIngress<'p> {
         }
         let refusal = Refusal::bad_request(policy_local::WRONG_SCHEME);
         record.finish(Outcome::Refused(&refusal));
-        policy_local::serve::wrong_scheme().map(full)
+        policy_local::answer::wrong_scheme().map(full)
     }
 
     /// Prepares to serve a forwarded request for a model.

@@ -75,14 +75,14 @@ impl DenialReports {
         }
     }
 
-    /// Returns true if a line like `proposal` was proposed already.
-    fn is_proposed(&self, proposal: &Proposal) -> bool {
+    /// Returns true if a line like `proposal` was proposed already; once for each.
+    fn was_proposed(&self, proposal: &Proposal) -> bool {
         let key = (
             proposal.host.clone(),
             proposal.port,
             proposal.binary.clone(),
         );
-        self.proposed.lock().contains(&key)
+        self.proposed.lock().remove(&key)
     }
 
     /// Sends denials at intervals.
@@ -143,7 +143,7 @@ impl DenialReports {
                 .await;
         }
         let mut proposals = proposal::propose(summaries, |host| looked_up.get(host));
-        proposals.retain(|proposal| !self.is_proposed(proposal));
+        proposals.retain(|proposal| !self.was_proposed(proposal));
         // The workspace is known since the first call; some gateways have none.
         match self
             .gateway()

@@ -62,8 +62,8 @@ pub(crate) struct Host {
 
 impl Host {
     /// Makes the run directory, missing folders, the trust files, and the Landlock self-test, in
-    /// this order; with a text for agents if these may propose lines of policy. The process must receive signals already, because one that ended it could leave
-    /// something behind.
+    /// this order; with a text for agents if these may propose lines of policy. The process must
+    /// receive signals already, because one that ended it could leave something behind.
     ///
     /// # Errors
     /// Fails if one of them cannot be made; those made before are removed.

@@ -20,15 +20,20 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// Says on standard error that questions of the sandbox `name` wait, if the command has no terminal on
 /// which the start has said it; at most once a minute.
-pub(super) async fn tell(desk: Arc<Desk>, name: String) {
+pub(super) async fn tell(desk: Arc<Desk>, name: String, decides: bool) {
     let mut changes = desk.changes();
     loop {
         let waiting = desk.waiting();
         if waiting > 0 {
             let waits = text::counted(waiting as u64, "question waits", "questions wait");
             let command = answering(&name);
+            let whose = if decides {
+                "your answer"
+            } else {
+                "the gateway; see"
+            };
             logging::print_stderr(&format!(
-                "openshell-sandbox: {waits} for your answer: {command}"
+                "openshell-sandbox: {waits} for {whose}: {command}"
             ));
             tokio::time::sleep(QUIET).await;
         }
@@ -68,7 +73,7 @@ impl Approvals for DeskApprovals {
     }
 
     fn answer(&self, answer: Answer, uid: u32) -> Answered {
-        if !self.decides {
+        if !self.decides && !matches!(answer, Answer::Unmute(_)) {
             return Answered::Unfit(
                 "the gateway decides; --ask-local lets you answer here too".to_owned(),
             );

@@ -249,7 +249,9 @@ fn tell_of_questions(config: &Config, approvals: Option<&Arc<Desk>>, tasks: &mut
         && !config.is_interactive()
         && config.log.level >= Level::WARN
     {
-        let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone());
+        let options = config.approvals.as_ref();
+        let decides = options.is_none_or(|options| options.decides_here);
+        let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone(), decides);
         tasks.spawn("questions that wait", telling);
     }
 }

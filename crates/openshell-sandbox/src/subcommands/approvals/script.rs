@@ -36,11 +36,12 @@ pub(super) fn list(
     let (sender, listings) = mpsc::sync_channel(LISTINGS);
     let mut firsts = Vec::new();
     for (name, socket) in sandboxes {
-        let questions = Questions::open(socket, is_following)?;
-        let first = match questions.next()? {
-            Some(FromQuestions::Listed(listing)) => listing,
-            Some(FromQuestions::AsksNobody) => continue,
-            Some(FromQuestions::Answered(_)) | None => continue,
+        // A sandbox may end meanwhile.
+        let Ok(questions) = Questions::open(socket, is_following) else {
+            continue;
+        };
+        let Ok(Some(FromQuestions::Listed(first))) = questions.next() else {
+            continue;
         };
         firsts.push((name.clone(), Some(first)));
         if is_following {
@@ -273,8 +274,9 @@ fn only(
 ) -> anyhow::Result<Option<String>> {
     let mut meant = Vec::new();
     for (name, socket) in named(&places(run_dir)?, None)? {
-        let questions = Questions::open(socket, false)?;
-        if let Some(FromQuestions::Listed(listing)) = questions.next()?
+        // A sandbox may end meanwhile.
+        let listed = Questions::open(socket, false).and_then(|questions| questions.next());
+        if let Ok(Some(FromQuestions::Listed(listing))) = listed
             && is_meant(&listing)
         {
             meant.push(name);
@@ -298,7 +300,11 @@ fn give(
 ) -> anyhow::Result<ExitCode> {
     let mut asks = false;
     for (_, socket) in named(&places(run_dir)?, name)? {
-        let answered = answer(&socket, given.clone()).context("the sandbox has ended")?;
+        // Another sandbox may end meanwhile.
+        let answered = match answer(&socket, given.clone()) {
+            Err(_) if name.is_none() => continue,
+            answered => answered.context("the sandbox has ended")?,
+        };
         asks |= answered.is_some();
         match answered {
             None | Some(Answered::Gone) => {}
