@@ -250,6 +250,66 @@ pub(crate) fn run(words: &[String]) {
             wait();
             0.0
         }
+        // Requests that wait for a person, one after the other.
+        Some("held") => {
+            let mut stream = open(TARGET);
+            for n in 0..number(1) {
+                stream.fetch(&format!("/held{n}"));
+            }
+            wait();
+            0.0
+        }
+        // Copies of this program, each of which asks for a path 16 times at once and keeps the
+        // connections.
+        Some("holding") => {
+            let start = |copy: &String| {
+                let mut command = Command::new(copy);
+                command.args(["client", "hold", &words[1]]);
+                command.stdout(Stdio::piped()).spawn().unwrap()
+            };
+            let mut copies: Vec<Child> = words[2..].iter().map(start).collect();
+            for copy in copies.iter_mut().filter(|_| words[1] == "/") {
+                let output = copy.stdout.as_mut().unwrap();
+                output.read_exact(&mut [0; 6]).unwrap();
+            }
+            println!("ready");
+            wait();
+            0.0
+        }
+        Some("hold") => {
+            let path = words[1].clone();
+            let threads = (0..16).map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || {
+                    let mut stream = open(TARGET);
+                    stream.fetch(&path);
+                    stream
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let held = threads.into_iter().map(|thread| thread.join().unwrap());
+            let held: Vec<_> = held.collect();
+            println!("ready");
+            std::thread::sleep(Duration::from_secs(600));
+            held.len() as f64
+        }
+        // The slowest of each hundred requests, beside this many refused ones a second.
+        Some("beside-refused") => {
+            let threads = 4;
+            for _ in 0..threads {
+                let rate = number(1) / threads;
+                std::thread::spawn(move || refused(rate));
+            }
+            let mut stream = open(TARGET);
+            let mut times: Vec<_> = (0..4_000)
+                .map(|_| {
+                    std::thread::sleep(Duration::from_micros(500));
+                    timed(|| stream.fetch("/")).as_secs_f64()
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            times[times.len() * 99 / 100]
+        }
         // The slowest of each hundred requests, beside this many questions for a name a second.
         Some("asked") => {
             let count = number(1);
@@ -350,6 +410,28 @@ pub(crate) fn timed(act: impl FnOnce()) -> Duration {
     let start = Instant::now();
     act();
     start.elapsed()
+}
+
+/// Asks for what the policy refuses `rate` times a second. What is held is left waiting.
+fn refused(rate: usize) {
+    let proxy = std::env::var("HTTP_PROXY").unwrap();
+    let proxy = proxy.trim_start_matches("http://").to_owned();
+    let mut held = Vec::new();
+    let begin = Instant::now();
+    for n in 0_u32.. {
+        let due = Duration::from_secs(1) / u32::try_from(rate).unwrap() * n;
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        let mut stream = TcpStream::connect(&proxy).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        stream
+            .write_all(b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n")
+            .unwrap();
+        if stream.read(&mut [0; 4096]).is_err() {
+            held.push(stream);
+        }
+    }
 }
 
 fn by_new_process() -> f64 {

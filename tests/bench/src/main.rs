@@ -7,6 +7,7 @@
 )]
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
 
+mod asking;
 mod client;
 mod containers;
 mod gateway;
@@ -93,6 +94,26 @@ const ROWS: &[Row] = &[
     ("names: the same with its look-up / relay", |name| {
         names::connections(name, "unknown")
     }),
+    (
+        "asking: answer of an unknown name / a known one",
+        names::unknown,
+    ),
+    ("asking: new CONNECT + request, --ask / without", |name| {
+        asking::permitted(name)
+    }),
+    ("asking: once, answer to upstream, p99", asking::once),
+    ("asking: run, answer to upstream, p99", |name| {
+        asking::for_run(name, 10)
+    }),
+    ("asking: run, 1,000 policies, p99", |name| {
+        asking::for_run(name, 1_000)
+    }),
+    ("asking: 64 held", asking::held),
+    (
+        "asking: p99 beside 2,000 refused a second / no --ask",
+        asking::beside_refused,
+    ),
+    ("asking: start with --ask-command / without", asking::start),
     (
         "names: p99 of requests beside 10,000 questions",
         names::beside_questions,

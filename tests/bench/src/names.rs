@@ -10,7 +10,7 @@ use lab::host::{Program, UID};
 
 use super::client::{median, median_of, timed};
 use super::results::{self, MICRO, MILLI, RATE, SPEED};
-use super::{host, inside, link_client, outside_with, pairs, this};
+use super::{host, inside, inside_with, link_client, outside_with, pairs, this};
 
 /// The name of the upstream, and its port.
 const NAME: &str = "web.test:8080";
@@ -173,6 +173,16 @@ pub(crate) fn answers(name: &str) {
         let name = format!("{name} {row}");
         results::figure(&name, median_of(times) * MICRO.factor, MICRO);
     }
+}
+
+/// The answer of a name that the policy does not know and is asked about, to that of a known one.
+pub(crate) fn unknown(name: &str) {
+    let (lab, _server) = host();
+    let task = ["questions", "2000", "1000000", "50"];
+    let known = policy(&[]);
+    let other = super::policy(10);
+    let asked = || inside_with(&lab, &other, &["--ask"], &task);
+    pairs(name, MICRO, || inside(&lab, &known, &task), asked);
 }
 
 /// Requests through the proxy while 10,000 questions a second are answered, to those without.

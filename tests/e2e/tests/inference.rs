@@ -1,7 +1,7 @@
 //! `https://inference.local`: models by the operator's routes, backends and keys.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gateway::proto::inference::v1::ResolvedRoute;
 use lab::host::Program;
@@ -29,6 +29,11 @@ impl Backend {
             _program: lab.program(&words),
             folder,
         }
+    }
+
+    /// Returns the folder in which it finds what its model says.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Returns method, target, headers and body of each request.

@@ -6,6 +6,7 @@
 )]
 
 mod a2a;
+mod agents_propose;
 mod approvals;
 mod ask_command;
 mod caller;

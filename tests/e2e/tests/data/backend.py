@@ -53,6 +53,7 @@ def agents_turn(path, body):
     whole, names = answer_of(path, {**body, 'tools': None}), [tool.get('name') for tool in body.get('tools') or []]
     said = json.dumps(body.get('messages') or body.get('input'))
     if 'ask the lab' in said: return labs_turn(path, body, said, whole)
+    if 'do the steps' in said: return steps_turn(path, names, said, whole)
     if 'toolu_9' in said or 'call_9' in said: return whole
     command = open(folder + '/command').read() if os.path.exists(folder + '/command') else None
     if path == '/v1/messages' and command and 'Bash' in names:
@@ -66,6 +67,21 @@ def agents_turn(path, body):
         if path == '/v1/responses' and name in names:
             call = {'type': 'function_call', 'id': 'fc_9', 'call_id': 'call_9', 'name': name, 'arguments': json.dumps(arguments), 'status': 'completed'}
             return {**whole, 'output': [call]}
+    return whole
+
+
+def steps_turn(path, names, said, whole):
+    """Returns a call of the agent's shell with the next line of FOLDER/steps, then the final message."""
+    for number, command in enumerate(open(folder + '/steps').read().splitlines()):
+        if f'step_{number}' in said: continue
+        if path == '/v1/messages' and 'Bash' in names:
+            use = {'type': 'tool_use', 'id': f'toolu_step_{number}', 'name': 'Bash', 'input': {'command': command, 'description': 'A step'}}
+            return {**whole, 'content': [use], 'stop_reason': 'tool_use'}
+        for name, arguments in [('exec_command', {'cmd': command, 'yield_time_ms': 60000}), ('shell_command', {'command': command}), ('shell', {'command': ['sh', '-c', command]})]:
+            if path == '/v1/responses' and name in names:
+                call = {'type': 'function_call', 'id': f'fc_step_{number}', 'call_id': f'call_step_{number}', 'name': name, 'arguments': json.dumps(arguments), 'status': 'completed'}
+                return {**whole, 'output': [call]}
+        break
     return whole
 
 
