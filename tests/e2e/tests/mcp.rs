@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use lab::host::Program;
 use lab::{Finished, Lab};
 
+use super::approvals::Asking;
 use super::messages::policy;
 use super::sdks::{Packages, installed};
 
@@ -441,5 +442,37 @@ fn a_field_of_a_head_repeats_the_argument_that_the_servers_schema_says() {
     assert!(
         unknown.contains("-32020") || unknown.contains("found y"),
         "{unknown}"
+    );
+}
+
+#[test]
+fn one_call_waits_for_a_person_while_the_others_go_on() {
+    let packages = javascript("mcp-held", JAVASCRIPT);
+    let lab = Lab::with_web();
+    let server = server(&lab, &packages, Server::Javascript, &[]);
+    let folder = packages.0.display().to_string();
+    let files = format!("filesystem_policy: {{read_only: [{folder}, {SCRIPTS}]}}\n");
+    let sandbox = lab
+        .sandbox(&(policy("mcp", &format!("mcp: {{filter_lists: false}}, {REVIEWED}")) + &files))
+        .env("PACKAGES", &folder);
+    let script = format!("{SCRIPTS}/held.mjs");
+    let asking = Asking::of(sandbox, &lab, &["/usr/bin/node", &script, URL]);
+    let question = asking.held();
+    assert_eq!(question["kind"], "message");
+    assert_eq!(question["tool"], "delete_repo");
+    let arguments = question["arguments"].as_str().unwrap();
+    assert!(
+        arguments.contains(r#""arguments":{"name":"x"}"#),
+        "{arguments}"
+    );
+    lab::wait_until(
+        || server.called() == "get_issue\n".repeat(3),
+        || server.called(),
+    );
+    asking.decide(&question, "once");
+    let finished = asking.wait();
+    assert_eq!(
+        finished.stdout, "issue 1\nissue 2\nissue 3\ndeleted\n",
+        "{finished:?}"
     );
 }
