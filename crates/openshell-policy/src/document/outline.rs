@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::policy::Policy;
+use crate::yaml;
 
 /// Returns `policy` as a YAML text, without what programs inside may not know: what is hidden from
 /// them, addresses that hosts may have, and how a person is asked.
@@ -27,7 +28,8 @@ pub fn outline(policy: &Policy) -> Result<String, String> {
             remove(Some(endpoint), "allowed_ips");
         }
     }
-    serde_saphyr::to_string(&document).map_err(|error| error.to_string())
+    // JSON is YAML, which is written anew.
+    yaml::merged(&[&document.to_string()]).map_err(|error| error.to_string())
 }
 
 fn remove(object: Option<&mut Value>, key: &str) {

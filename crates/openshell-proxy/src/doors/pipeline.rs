@@ -71,7 +71,6 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
     else {
         return;
     };
-    drop(identity);
     let (dialed, mut watch) = match opened {
         Opened::Upstream(dialed, watch) => (dialed, watch),
         Opened::Models(models) => {
@@ -83,15 +82,12 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
                 client: of_policy,
                 quota: _quota,
             } = opened;
-            let connection = http1::connection(client.as_fd().try_clone_to_owned().ok());
-            closing.meter().add_from_client(surplus.len());
-            let client = Prefixed::new(surplus, Metered::new(client, closing.meter()));
-            let host = &proxy.policy_local;
-            let served = host.serve(&proxy.services, client, &of_policy, connection);
+            let served = ingress::serve_policy(&proxy, client, &identity, &of_policy, &closing);
             Box::pin(served).await;
             return closing.finish();
         }
     };
+    drop(identity);
     let connection = Arc::clone(watch.connection());
     let lasted = Stopwatch::start();
     let pause = Pause::default();

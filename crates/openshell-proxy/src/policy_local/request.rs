@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Body;
+use hyper::body::{Body as _, Incoming};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use tokio::time::timeout;
@@ -107,10 +107,7 @@ pub(super) fn checked(parts: &Parts) -> Result<RequestTarget, Refusal> {
 ///
 /// # Errors
 /// It is too long, too slow, or cut off.
-pub(super) async fn read<B>(body: B) -> Result<Bytes, Answer>
-where
-    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send,
-{
+pub(super) async fn read(body: Incoming) -> Result<Bytes, Answer> {
     if body.size_hint().lower() > BODY_BYTES as u64 {
         return Err(too_long());
     }

@@ -1,18 +1,16 @@
 //! Answers requests for `http://policy.local`.
 
 use std::os::fd::BorrowedFd;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use openshell_policy::document::outline::outline;
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
@@ -31,7 +29,7 @@ use crate::policy_local::request::{Call, asks_for_skill, checked, number, parame
 use crate::policy_local::review::{NotSubmitted, Review, Submitted};
 use crate::reach::authorize::asker::Asker;
 use crate::relay::asking::gone;
-use crate::relay::http1::{Driver, Session, protocol};
+use crate::relay::http1::Session;
 use crate::relay::services::Services;
 use crate::report::record::{Outcome, Record};
 use crate::secrets::needles::has_secret;
@@ -110,66 +108,41 @@ impl PolicyLocal {
         &self.guidance
     }
 
-    /// Serves the requests of `client` on a connection of its own.
-    pub async fn serve<C>(
+    /// Answers `request` of `client` on the connection of `session`, which leads here.
+    pub async fn answer_inside(
         self: &Arc<Self>,
         services: &Services,
-        stream: C,
+        request: Request<Incoming>,
         client: &PolicyClient,
-        (session, driver): (Session, Driver),
-    ) where
-        C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let answer = |request: Request<Incoming>| {
-            let method = request.method().as_str();
-            let path = request.uri().path();
-            let Origin { scheme, target } = client.origin.clone();
-            let record = Record::http(&services.audit, method, path, scheme, target);
-            let mut record = record.inside(session.count());
-            record.called_by(client.asker.caller().clone());
-            let (parts, body) = request.into_parts();
-            let checked = head::check_authority(&parts, &client.origin);
-            let session = &session;
-            async move {
-                let response = match checked {
-                    Ok(()) => {
-                        let request = Request::from_parts(parts, body);
-                        let asker = client.asker.clone();
-                        let socket = session.socket();
-                        self.answer(services, request, asker, socket, record).await
-                    }
-                    Err(refusal) => {
-                        let detail = refusal.reason().to_owned();
-                        record.finish(Outcome::Refused(&refusal));
-                        response(bad(detail)).map(full)
-                    }
-                };
-                Some(response)
-            }
-        };
-        let protocol = protocol();
-        let served = pin!(driver.serve(services, stream, &protocol, answer));
-        if let Err(refusal) = served.await {
-            let request = format!("CONNECT {}", client.origin.target);
-            let target = Some(client.origin.target.clone());
-            let mut record = Record::new(&services.audit, request, target);
-            record.called_by(client.asker.caller().clone());
+        session: &Session,
+    ) -> Response<ResponseBody> {
+        let method = request.method().as_str();
+        let path = request.uri().path();
+        let Origin { scheme, target } = client.origin.clone();
+        let record = Record::http(&services.audit, method, path, scheme, target);
+        let mut record = record.inside(session.count());
+        record.called_by(client.asker.caller().clone());
+        let (parts, body) = request.into_parts();
+        if let Err(refusal) = head::check_authority(&parts, &client.origin) {
+            let detail = refusal.reason().to_owned();
             record.finish(Outcome::Refused(&refusal));
+            return response(bad(detail)).map(full);
         }
+        let request = Request::from_parts(parts, body);
+        let asker = client.asker.clone();
+        self.answer(services, request, asker, session.socket(), record)
+            .await
     }
 
     /// Answers `request` of `asker`, whose connection is `socket`, and finishes its `record`.
-    pub async fn answer<B>(
+    pub async fn answer(
         self: &Arc<Self>,
         services: &Services,
-        request: Request<B>,
+        request: Request<Incoming>,
         asker: Asker,
         socket: Option<BorrowedFd<'_>>,
         mut record: Record,
-    ) -> Response<ResponseBody>
-    where
-        B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send,
-    {
+    ) -> Response<ResponseBody> {
         record.served_inside();
         let (parts, body) = request.into_parts();
         let finder = services.leaks.finder(&services.vault.load(), &record);
@@ -203,17 +176,14 @@ impl PolicyLocal {
     ///
     /// # Errors
     /// The answer says what is wrong.
-    async fn called<B>(
+    async fn called(
         self: &Arc<Self>,
         parts: &Parts,
         target: &RequestTarget,
-        body: B,
+        body: Incoming,
         asker: Asker,
         is_secret: impl Fn(&[u8]) -> bool,
-    ) -> Result<Answer, Answer>
-    where
-        B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Send,
-    {
+    ) -> Result<Answer, Answer> {
         if !self.guidance.is_on() {
             return Err((StatusCode::NOT_FOUND, json!({"error": "feature_disabled"})));
         }

@@ -30,9 +30,11 @@ use crate::ground::target::{Origin, Scheme, Target};
 use crate::inference;
 use crate::inference::serve::Models;
 use crate::policy_local;
+use crate::policy_local::serve::PolicyClient;
 use crate::relay::exchange::ExchangeError;
-use crate::relay::http1::{Released, Session, connection};
+use crate::relay::http1::{Driver, Released, Session, connection, protocol as http1_protocol};
 use crate::relay::services::Services;
+use crate::report::closing::Closing;
 use crate::report::record::{Outcome, Record};
 use crate::wire::http::body::{ResponseBody, full};
 use crate::wire::http::head;
@@ -67,12 +69,11 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
         session: &session,
         opener,
         meter: &meter,
+        policy: None,
     };
-    let answer = |request| requests.answer(request);
     let client = Metered::new(client, &meter);
     let protocol = protocol(largest);
-    let served = driver.serve(services, client, &protocol, answer);
-    let released = match served.await {
+    let released = match requests.drive(driver, client, &protocol).await {
         Ok(released) => released,
         Err(refusal) => {
             let is_large = is_connect && refusal.code() == ReasonCode::RequestTooLarge;
@@ -99,6 +100,36 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
         opened,
         closing,
     })
+}
+
+/// Serves the requests of a client that is connected to the host by which programs ask about the
+/// policy.
+pub async fn serve_policy(
+    proxy: &Proxy,
+    client: ClientStream,
+    identity: &Identity,
+    policy: &PolicyClient,
+    closing: &Closing,
+) {
+    let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
+    // No request opens a tunnel.
+    let (opener, _) = mpsc::channel(1);
+    let requests = HttpIngress {
+        ingress: Ingress::new(proxy, identity, &client, Door::Name),
+        session: &session,
+        opener,
+        meter: closing.meter(),
+        policy: Some(policy),
+    };
+    let client = Metered::new(client, closing.meter());
+    let served = requests.drive(driver, client, &http1_protocol()).await;
+    if let Err(refusal) = served {
+        let request = format!("CONNECT {}", policy.origin.target);
+        let target = Some(policy.origin.target.clone());
+        let mut record = Record::new(&proxy.services.audit, request, target);
+        record.called_by(policy.asker.caller().clone());
+        record.finish(Outcome::Refused(&refusal));
+    }
 }
 
 /// Refuses a client because there are too many connections at once.
@@ -153,10 +184,30 @@ struct HttpIngress<'p> {
     opener: mpsc::Sender<Opened>,
     /// Counts the client's bytes.
     meter: &'p Arc<Meter>,
+    /// The client, if it is connected to the host by which programs ask about the policy.
+    policy: Option<&'p PolicyClient>,
 }
 
 impl<'p> HttpIngress<'p> {
+    /// Serves `client`, like [`Driver::serve`].
+    async fn drive(
+        &self,
+        driver: Driver,
+        client: Metered<ClientStream>,
+        protocol: &http1::Builder,
+    ) -> Result<Option<Released<Metered<ClientStream>>>, Refusal> {
+        let services = &self.ingress.proxy.services;
+        let answer = |request| self.answer(request);
+        driver.serve(services, client, protocol, answer).await
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Option<Response<ResponseBody>> {
+        if let Some(policy) = self.policy {
+            let host = &self.ingress.proxy.policy_local;
+            let services = &self.ingress.proxy.services;
+            let answer = host.answer_inside(services, request, policy, self.session);
+            return Some(Box::pin(answer).await);
+        }
         let services = &*self.ingress.proxy.services;
         let audit = &services.audit;
         let names = self.ingress.proxy.names.as_deref();
