@@ -18,6 +18,9 @@ use super::{host, inside, inside_with, installed, pairs, policy, policy_with_pro
 /// The requests of one program that are asked about in a sandbox; there is a bound for a minute.
 const REQUESTS: usize = 100;
 
+/// The lines that are added in a sandbox. Comparing many lines of one host takes long.
+const LINES: usize = 20;
+
 /// How long requests are held, and connections idle.
 const HELD: Duration = Duration::from_secs(20);
 
@@ -164,7 +167,7 @@ pub(crate) fn once(name: &str) {
 /// The same of the answer `run`, under a policy with `others` others.
 pub(crate) fn for_run(name: &str, others: usize) {
     let policy = policy_with_programs(others, RULES, &[]);
-    let times = delays(&policy, "run", REQUESTS);
+    let times = delays(&policy, "run", LINES);
     results::figure(name, percentile(&times, 99) * MILLI.factor, MILLI);
 }
 
