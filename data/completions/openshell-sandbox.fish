@@ -89,7 +89,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l obs
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-keep-settings -d 'Let the command write the settings of the project that editors, shells and agents execute'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l no-placeholders -d 'Put no empty file in place of a `read_only` or `hidden` path that does not exist'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask-local -d 'Answer here too what is asked, beside the gateway'
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-local -d 'Let the command read its policy, and propose lines of it, at http://policy.local'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-local -d 'Let the command read its policy, and propose lines of it, at `http://policy.local`'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l secrets-from-env -d 'Replace each variable that looks like a secret by a placeholder'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l clear-env -d 'Give the command only LANG, LC_*, TERM, TZ, and what --env and --env-file name'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l keep -d 'Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it'

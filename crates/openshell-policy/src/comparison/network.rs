@@ -67,15 +67,43 @@ pub(super) fn added(
     let line = Grants::of(after.get(name));
     let before = Grants::of(before.values());
     let after = Grants::of(after.values());
-    let is_near = |grant: &Grant<'_>| {
-        line.0.values().flatten().any(|new| {
-            cover::binaries_overlap(new.binary, grant.binary)
-                && cover::hosts_overlap(new.endpoint, grant.endpoint)
-        })
-    };
     let more = before.lacking(&line, |_| true, &after);
-    let less = after.lacking(&before, is_near, &before);
+    let less = if only_adds(&line, &before) {
+        Vec::new()
+    } else {
+        lost(&line, &before, &after)
+    };
     (more, less)
+}
+
+/// Returns what `before` permits of the programs and hosts of `line` and `after` does not, in words.
+fn lost(line: &Grants<'_>, before: &Grants<'_>, after: &Grants<'_>) -> Vec<String> {
+    after.lacking(before, |grant| line.is_near(grant), before)
+}
+
+/// Returns true if `line` takes nothing away from `before`, because all that is there of the same
+/// programs and hosts are rules that add up. This spares a comparison of each with each.
+fn only_adds(line: &Grants<'_>, before: &Grants<'_>) -> bool {
+    let mut new = line.0.values().flatten();
+    let mut known = before.0.values().flatten();
+    new.all(|grant| adds_up(grant.endpoint))
+        && known.all(|grant| !line.is_near(grant) || adds_up(grant.endpoint))
+}
+
+/// Returns true for an endpoint whose rules for requests are enforced, and that has nothing else that
+/// another endpoint could change.
+fn adds_up(endpoint: &Endpoint) -> bool {
+    let is_enforced = endpoint.l7().is_some_and(|l7| {
+        l7.rpc.is_none() && l7.enforcement == Enforcement::Enforce && l7.deny_rules.is_empty()
+    });
+    is_enforced
+        && judged(&[endpoint]).len() == 1
+        && endpoint.path().is_none()
+        && endpoint.tls() != TlsMode::Skip
+        && !endpoint.allows_leaks()
+        && !endpoint.allow_encoded_slash()
+        && endpoint.upgrades().is_empty()
+        && endpoint.unsupported().is_none()
 }
 
 impl<'p> Grants<'p> {
@@ -96,6 +124,14 @@ impl<'p> Grants<'p> {
             }
         }
         Self(grants)
+    }
+
+    /// Returns true if it has a grant for some of the programs and hosts of `grant`.
+    fn is_near(&self, grant: &Grant<'_>) -> bool {
+        self.0.values().flatten().any(|new| {
+            cover::binaries_overlap(new.binary, grant.binary)
+                && cover::hosts_overlap(new.endpoint, grant.endpoint)
+        })
     }
 
     /// Returns what those of `grants` for which `is_meant` returns true permit and this policy does
@@ -445,4 +481,65 @@ fn written(AtPath { path, rule }: &AtPath<'_, HttpRule>) -> String {
     };
     let place = path.map_or_else(String::new, |path| format!(" (path: {})", path.as_str()));
     format!("{method} {}{query}{place}", rule.path.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Grants, lost, only_adds};
+    use crate::yaml;
+
+    /// Endpoints of many kinds, some of which change what others permit.
+    const ENDPOINTS: [&str; 12] = [
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /a}}]",
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: POST, path: '/a/**'}}]",
+        "protocol: rest, enforcement: enforce, access: read-only",
+        "protocol: rest, enforcement: audit, access: read-only",
+        "protocol: rest, enforcement: enforce, access: full, deny_rules: [{method: GET, path: /a}]",
+        "protocol: rest, enforcement: enforce, path: '/a/**', access: read-only",
+        "protocol: rest, enforcement: enforce, access: read-only, allow_encoded_slash: true",
+        "protocol: rest, enforcement: enforce, access: read-only, leaks: allow",
+        "protocol: rest, enforcement: enforce, access: read-only, upgrades: [tcp]",
+        "protocol: mcp, enforcement: enforce, rules: [{allow: {method: tools/list}}]",
+        "tls: skip",
+        "protocol: tcp",
+    ];
+
+    #[test]
+    fn a_line_of_which_is_said_that_it_only_adds_takes_nothing_away() {
+        let policy = |endpoints: &[&str], host: &str| {
+            let endpoints: Vec<_> = endpoints
+                .iter()
+                .map(|words| format!("{{host: {host}, port: 443, {words}}}"))
+                .collect();
+            let text = format!(
+                "network_policies: {{p: {{endpoints: [{}], binaries: [{{path: /bin/a}}]}}}}",
+                endpoints.join(", ")
+            );
+            yaml::policy(&text).map(|(policy, _)| policy)
+        };
+        let mut adding = 0;
+        for new in ENDPOINTS {
+            for one in ENDPOINTS {
+                for other in ENDPOINTS {
+                    let Ok(line) = policy(&[new], "a.lab.test") else {
+                        continue;
+                    };
+                    let Ok(before) = policy(&[one, other], "\"*.lab.test\"") else {
+                        continue;
+                    };
+                    let policies = before.network().values();
+                    let all = policies.clone().chain(line.network().values());
+                    let after = Grants::of(all);
+                    let before = Grants::of(policies);
+                    let line = Grants::of(line.network().values());
+                    if only_adds(&line, &before) {
+                        adding += 1;
+                        let lost = lost(&line, &before, &after);
+                        assert!(lost.is_empty(), "{new} beside {one} and {other}: {lost:?}");
+                    }
+                }
+            }
+        }
+        assert_eq!(adding, 27, "three kinds add up");
+    }
 }

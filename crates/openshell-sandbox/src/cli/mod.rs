@@ -486,7 +486,7 @@ pub(crate) struct ApprovalArgs {
     )]
     pub(crate) ask_local: bool,
 
-    /// Let the command read its policy, and propose lines of it, at http://policy.local
+    /// Let the command read its policy, and propose lines of it, at `http://policy.local`
     ///
     /// You answer what it proposes like what --ask asks. Refusals then say what to do, and where a text
     /// describes it for agents.
