@@ -36,9 +36,13 @@ pub fn is_registered(host: &Host) -> bool {
 /// Returns true if names below `host` may be registered by different people.
 #[must_use]
 pub fn has_suffixes_below(host: &Host) -> bool {
-    let below = format!(".{host}");
-    let mut rules = SUFFIXES.lines().filter(|line| !line.starts_with('#'));
-    rules.any(|rule| rule.ends_with(&below))
+    let Host::Name(name) = host else {
+        return false;
+    };
+    // The list has labels from the right.
+    let labels: Vec<_> = name.as_str().split('.').rev().collect();
+    let below = format!("{}.", labels.join("."));
+    SUFFIXES.lines().any(|rule| rule.starts_with(&below))
 }
 
 /// Returns the number of labels of the public suffix of a name, whose `labels` begin at its right.
