@@ -100,6 +100,20 @@ fn a_request_that_the_gateway_rejects_is_refused_and_not_proposed_again() {
 }
 
 #[test]
+fn a_gateway_that_is_away_as_a_request_is_held_is_asked_once_it_is_back() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let mut given = today();
+    given.faults.insert("SubmitPolicyAnalysis", (14, 1));
+    let host = Host::start(&lab, given);
+    let asking = Asking::of(host.sandbox(&lab), &lab, CURL);
+    let draft = host.gateway.draft();
+    host.gateway.approve(&draft);
+    let finished = asking.wait();
+    assert_eq!(finished.stdout, "hello 200\n", "{}", finished.log);
+}
+
+#[test]
 fn a_gateway_that_is_lost_answers_nothing_and_the_time_decides() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");

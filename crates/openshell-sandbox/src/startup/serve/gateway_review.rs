@@ -136,7 +136,7 @@ impl GatewayReview {
             if let Some(questions) = &mut questions {
                 questions.suspend(before, said).await;
                 questions.ask().await;
-                is_waiting |= !questions.asked.is_empty();
+                is_waiting |= !questions.asked.is_empty() || questions.is_lost;
             }
             if !is_waiting {
                 next = Instant::now() + EVERY;
