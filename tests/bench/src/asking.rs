@@ -18,8 +18,11 @@ use super::{host, inside, inside_with, installed, pairs, policy, policy_with_pro
 /// The requests of one program that are asked about in a sandbox; there is a bound for a minute.
 const REQUESTS: usize = 100;
 
-/// The lines that are added in a sandbox. Comparing many lines of one host takes long.
-const LINES: usize = 20;
+/// The lines of one host that are added in a sandbox.
+const LINES: usize = 100;
+
+/// How often a policy is read again to know how long it takes.
+const RELOADS: usize = 9;
 
 /// How long requests are held, and connections idle.
 const HELD: Duration = Duration::from_secs(20);
@@ -39,6 +42,8 @@ pub(crate) fn permitted(name: &str) {
 struct Asking {
     child: Child,
     questions: Questions,
+    /// When a policy that was read again came into force.
+    reloads: mpsc::Receiver<Instant>,
 }
 
 impl Asking {
@@ -46,22 +51,23 @@ impl Asking {
         let file = lab.file("asked.yaml", policy);
         let mut command = lab.command();
         command.arg("--policy-data").arg(file);
-        command.args([
-            "--name",
-            "asked",
-            "--ask=3600",
-            "--log-level",
-            "error",
-            "--",
-        ]);
+        command.args(["--name", "asked", "--ask=3600", "--log-level", "info", "--"]);
         command.arg(client).arg("client").args(task);
         command
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let child = lab.inside(move || command.spawn().unwrap());
+            .stderr(Stdio::piped());
+        let mut child = lab.inside(move || command.spawn().unwrap());
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let (reloaded, reloads) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = log.lines().map_while(Result::ok);
+            for _ in lines.filter(|line| line.contains("Policy reloaded")) {
+                let _ = reloaded.send(Instant::now());
+            }
+        });
         let socket = lab.inside(|| {
             let places = Places::new(None, None).unwrap();
             lab::wait_for(
@@ -70,7 +76,11 @@ impl Asking {
             )
         });
         let questions = Questions::open(socket, true).unwrap();
-        Self { child, questions }
+        Self {
+            child,
+            questions,
+            reloads,
+        }
     }
 
     /// Returns the next listing for which `is_wanted` holds.
@@ -119,8 +129,9 @@ fn upstream(lab: &Lab) -> mpsc::Receiver<Instant> {
     arrived
 }
 
-/// Seconds from each answer `decision` to the first byte upstream, sorted.
-fn delays(policy: &str, decision: &str, count: usize) -> Vec<f64> {
+/// Seconds from each answer `decision` to the first byte upstream, and seconds of each of some
+/// reloads afterwards, both sorted.
+fn delays(policy: &str, decision: &str, count: usize) -> (Vec<f64>, Vec<f64>) {
     let lab = Lab::with_web();
     let arrived = upstream(&lab);
     let number = count.to_string();
@@ -147,8 +158,19 @@ fn delays(policy: &str, decision: &str, count: usize) -> Vec<f64> {
         let at = arrived.recv_timeout(Duration::from_secs(30)).unwrap();
         times.push((at - begin).as_secs_f64());
     }
+    let reload = |_| {
+        let begin = Instant::now();
+        assert_eq!(lab.shell(&format!("kill -HUP {}", asking.child.id())), "");
+        let end = asking
+            .reloads
+            .recv_timeout(Duration::from_secs(30))
+            .unwrap();
+        (end - begin).as_secs_f64()
+    };
+    let mut reloads: Vec<_> = (0..RELOADS).map(reload).collect();
     times.sort_by(f64::total_cmp);
-    times
+    reloads.sort_by(f64::total_cmp);
+    (times, reloads)
 }
 
 fn percentile(times: &[f64], percent: usize) -> f64 {
@@ -158,17 +180,19 @@ fn percentile(times: &[f64], percent: usize) -> f64 {
 /// From the answer `once` to the first byte upstream, of 200 requests.
 pub(crate) fn once(name: &str) {
     let policy = policy_with_programs(10, RULES, &[]);
-    let mut times = delays(&policy, "once", REQUESTS);
-    times.extend(delays(&policy, "once", REQUESTS));
+    let (mut times, _) = delays(&policy, "once", REQUESTS);
+    times.extend(delays(&policy, "once", REQUESTS).0);
     times.sort_by(f64::total_cmp);
     results::figure(name, percentile(&times, 99) * MILLI.factor, MILLI);
 }
 
-/// The same of the answer `run`, under a policy with `others` others.
+/// The same of the answer `run`, under a policy with `others` others, and a reload of that policy.
 pub(crate) fn for_run(name: &str, others: usize) {
     let policy = policy_with_programs(others, RULES, &[]);
-    let times = delays(&policy, "run", LINES);
+    let (times, reloads) = delays(&policy, "run", LINES);
     results::figure(name, percentile(&times, 99) * MILLI.factor, MILLI);
+    let reload = percentile(&reloads, 50) * MILLI.factor;
+    results::figure(&format!("{name}: a reload"), reload, MILLI);
 }
 
 /// Resident memory in MiB, and used processor time in seconds, of a process.

@@ -27,7 +27,14 @@ pub(super) fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
 /// literal texts and itself.
 pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
     let is_plain = |pattern: &str| !pattern.contains(['?', '[', ']', '{', '}', '\\']);
-    if one == other || !other.contains('*') && is_plain(other) && matches(one, other, separator) {
+    let is_literal = |pattern: &str| is_plain(pattern) && !pattern.contains('*');
+    if one == other {
+        return true;
+    }
+    if is_literal(one) {
+        return false;
+    }
+    if is_literal(other) && matches(one, other, separator) {
         return true;
     }
     if !is_plain(one) || !is_plain(other) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::approvals::bounds::DeniedForRun;
-use crate::approvals::line::permits;
+use crate::approvals::line::{Joined, join};
 use crate::approvals::proposal::Proposal;
 use crate::approvals::wish::Wish;
 use crate::decide::line::Line;
@@ -77,13 +77,19 @@ impl About {
         }
     }
 
-    /// Returns what `line` changes beside the policy of `snapshot`, in words; `None` if it does not
-    /// fit, does not permit this, or takes something away. Blocks.
-    pub(super) fn permits(&self, snapshot: &Snapshot, line: &Line) -> Option<Vec<String>> {
+    /// Adds `line` to the policy of `snapshot`; `None` if it does not fit, does not permit this, or
+    /// takes something away. Blocks.
+    pub(super) fn join(&self, snapshot: &Snapshot, line: &Line) -> Option<Joined> {
         match self {
-            Self::Refused(wish) => permits(wish, snapshot, line),
-            Self::Proposed(proposal) => proposal.permits(snapshot, line).ok(),
+            Self::Refused(wish) => join(wish, snapshot, line),
+            Self::Proposed(proposal) => proposal.join(snapshot, line).ok(),
         }
+    }
+
+    /// Returns what `line` permits beside the policy of `snapshot`, in words; `None` as for
+    /// [`About::join`]. Blocks.
+    pub(super) fn permits(&self, snapshot: &Snapshot, line: &Line) -> Option<Vec<String>> {
+        self.join(snapshot, line).map(|joined| joined.permits)
     }
 
     /// Returns what is not asked again if this is denied for the run and counts as of `program`.

@@ -102,17 +102,27 @@ pub(super) fn propose(wish: &Wish, snapshot: &Snapshot) -> Vec<Proposed> {
     proposed
 }
 
-/// Returns what the line `line` changes beside the policy of `snapshot`, in words; `None` if it does
-/// not fit, if it does not permit `wish`, or if it takes something away.
-pub(super) fn permits(wish: &Wish, snapshot: &Snapshot, line: &Line) -> Option<Vec<String>> {
+/// A policy together with a line.
+#[derive(Debug)]
+pub(super) struct Joined {
+    /// The next generation.
+    pub(super) together: Snapshot,
+    /// What the line permits, and what it leaves open.
+    pub(super) permits: Vec<String>,
+}
+
+/// Adds the line `line` to the policy of `snapshot`; `None` if it does not fit, if it does not permit
+/// `wish`, or if it takes something away.
+pub(super) fn join(wish: &Wish, snapshot: &Snapshot, line: &Line) -> Option<Joined> {
     let lines = std::slice::from_ref(line);
-    let together = snapshot.with_lines(snapshot.generation(), lines).ok()?;
+    let together = snapshot.with_lines(snapshot.generation() + 1, lines).ok()?;
     wish.judge(&together).ok()?;
     let change = addition(snapshot.policy(), together.policy(), &line.name);
     if !change.takes_away.is_empty() {
         return None;
     }
-    Some(in_words(change.permits, left_open(wish, line)))
+    let permits = in_words(change.permits, left_open(wish, line));
+    Some(Joined { together, permits })
 }
 
 /// Returns what a line `permits`, and what it leaves `open`, as it is shown.
@@ -373,7 +383,7 @@ fn proposal(
     if !is_for(&written.line.policy, wish, is_exact) {
         return None;
     }
-    let permits = permits(wish, snapshot, &written.line)?;
+    let Joined { permits, .. } = join(wish, snapshot, &written.line)?;
     Some(Proposed { permits, ..written })
 }
 

@@ -14,6 +14,7 @@ pub mod desk;
 pub mod grants;
 pub mod keep;
 pub mod line;
+pub mod listing;
 mod marks;
 pub mod proposal;
 pub mod proposing;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::approvals::bounds::DeniedForRun;
-use crate::approvals::line::{ANY_BODY, Proposed, besides, children, in_words, written};
+use crate::approvals::line::{ANY_BODY, Joined, Proposed, besides, children, in_words, written};
 use crate::approvals::marks::{Mark, Marks};
 use crate::approvals::site::site;
 use crate::approvals::text::{all_visible, facts_of, quoted, words, write_line};
@@ -153,20 +153,21 @@ impl Proposal {
         change.permits.is_empty() && change.takes_away.is_empty()
     }
 
-    /// Returns what `line`, which is this one's, changes beside the policy of `snapshot`, in words.
+    /// Adds `line`, which is this one's, to the policy of `snapshot`.
     ///
     /// # Errors
     /// It does not fit, or takes something away, and says so.
-    pub(super) fn permits(&self, snapshot: &Snapshot, line: &Line) -> Result<Vec<String>, String> {
+    pub(super) fn join(&self, snapshot: &Snapshot, line: &Line) -> Result<Joined, String> {
         let lines = std::slice::from_ref(line);
-        let together = snapshot.with_lines(snapshot.generation(), lines);
+        let together = snapshot.with_lines(snapshot.generation() + 1, lines);
         let together = together.map_err(|error| error.to_string())?;
         let change = addition(snapshot.policy(), together.policy(), &line.name);
         if !change.takes_away.is_empty() {
             let less = change.takes_away.join("; ");
             return Err(format!("it would take away what is permitted: {less}"));
         }
-        Ok(in_words(change.permits, self.left_open(line)))
+        let permits = in_words(change.permits, self.left_open(line));
+        Ok(Joined { together, permits })
     }
 
     /// Returns what `line` leaves open.

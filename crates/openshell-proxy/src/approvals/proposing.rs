@@ -39,7 +39,7 @@ fn examined(
     let name = name.ok_or("the name is taken, and so is each with a number")?;
     let line = proposal.line(&name);
     let mut line = line.ok_or("its line of policy is too long to be shown")?;
-    line.permits = proposal.permits(snapshot, &line.line)?;
+    line.permits = proposal.join(snapshot, &line.line)?.permits;
     Ok(Some(line))
 }
 
@@ -120,8 +120,8 @@ impl Desk {
                 continue;
             };
             let is_same = shown.lines.first().is_some_and(|line| {
-                let permits = proposal.permits(&snapshot, &line.line);
-                permits.as_ref() == Ok(&line.permits)
+                let joined = proposal.join(&snapshot, &line.line);
+                joined.is_ok_and(|joined| joined.permits == line.permits)
             });
             if is_same || snapshot.invalid().is_some() {
                 continue;

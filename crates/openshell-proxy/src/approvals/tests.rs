@@ -10,9 +10,9 @@ use openshell_policy::yaml;
 use parking_lot::Mutex;
 
 use crate::approvals::answer::{Answerer, Asked, Decision, Done, Unanswered};
-use crate::approvals::answers::Listed;
 use crate::approvals::desk::{Desk, Outcome, Settings};
 use crate::approvals::keep::{Difference, Keep};
+use crate::approvals::listing::Listed;
 use crate::approvals::wish::{Wish, WishedBody, WishedMessage, WishedRequest};
 use crate::decide::message::Message;
 use crate::decide::own_lines::OwnLines;

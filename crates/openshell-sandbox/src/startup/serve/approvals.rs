@@ -9,8 +9,8 @@ use openshell_access::control::approvals::{Approvals, Follow};
 use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question, QuestionLine};
 use openshell_events::text;
 use openshell_proxy::approvals::answer::{Answerer, Decision, Done, Unanswered};
-use openshell_proxy::approvals::answers::Watcher;
 use openshell_proxy::approvals::desk::Desk;
+use openshell_proxy::approvals::listing::Watcher;
 use openshell_telemetry::logging;
 
 use crate::startup::serve::opening::answering;

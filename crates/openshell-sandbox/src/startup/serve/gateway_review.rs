@@ -15,8 +15,8 @@ use openshell_gateway::convert::drafts::{
 use openshell_gateway::error::CallError;
 use openshell_policy::network::PolicyName;
 use openshell_proxy::approvals::answer::{Answerer, Decision};
-use openshell_proxy::approvals::answers::{HeldQuestion, Watcher};
 use openshell_proxy::approvals::desk::Desk;
+use openshell_proxy::approvals::listing::{HeldQuestion, Watcher};
 use openshell_proxy::approvals::proposal::{Details, Fate, Proposal, TO_COME};
 use openshell_proxy::approvals::proposing::line_of;
 use openshell_proxy::approvals::text::quoted;
