@@ -576,6 +576,28 @@ fn options_under_which_nobody_can_say_what_an_answer_permits_are_refused() {
 }
 
 #[test]
+fn the_built_in_rules_in_a_file_are_no_rules_of_ones_own() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:80");
+    let built_in = include_str!("../../../data/sandbox-policy.rego");
+    let rules = lab.file("rules.rego", built_in);
+    let url = "http://web.test/v1/items";
+    let policy = super::policy(
+        "{web: {endpoints: [{host: web.test, port: 80, allowed_ips: [10.99.0.1], protocol: rest, \
+         enforcement: enforce, rules: [{allow: {method: GET, path: /a}}]}], binaries: [{path: \
+         /usr/bin/curl}]}}",
+    );
+    let sandbox = lab
+        .sandbox(&policy)
+        .args(&["--policy-rules", rules.to_str().unwrap()]);
+    let asking = Asking::of(sandbox, &lab, &[&CURL[..], &[url]].concat());
+    asking.decide(&asking.held(), "run");
+    let finished = asking.wait();
+    assert!(finished.stdout.ends_with(" 200\n"), "{finished:?}");
+    assert_eq!(web.seen().len(), 1);
+}
+
+#[test]
 fn a_program_that_asks_for_too_much_is_refused_at_once() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:80");

@@ -285,6 +285,12 @@ fn in_the_background_the_terminal_is_not_taken() {
 /// command has created `ready`, and creates `go` at its end.
 #[track_caller]
 fn with_helper(helper: &str, command: &str, steps: &[&str]) {
+    with_helper_and("", helper, command, steps);
+}
+
+/// The same of a sandbox with `flags`.
+#[track_caller]
+fn with_helper_and(flags: &str, helper: &str, command: &str, steps: &[&str]) {
     let lab = Lab::with_web();
     let work = lab.folder("work");
     let policy = lab.file("reloaded.yaml", super::policy("{}"));
@@ -299,7 +305,7 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
         "start.sh",
         format!(
             "timeout --kill-after=1 100 sh {} & echo $$ > {work}/pid; exec {} --policy-data {} \
-             --workdir {work} -- sh {}",
+             --workdir {work} {flags} -- sh {}",
             helper.display(),
             lab.program_path().display(),
             policy.display(),
@@ -372,6 +378,27 @@ fn nothing_is_written_to_the_terminal_that_the_command_draws_on() {
              last 20 of them:",
             "expect:last-known-good",
             "expect:RC=0",
+        ],
+    );
+}
+
+#[test]
+fn a_question_rings_the_bell_of_the_commands_terminal_between_what_the_command_writes() {
+    let helper = format!("{LOGGED}\nlogged APPROVAL:ASKED 1");
+    let command = "printf '\\033]0;ti'; curl -sS http://web.test/ & touch ready\n\
+                   until test -e go; do :; done; printf 'tle\\007END'\n\
+                   read line; kill $!; echo DO''NE";
+    with_helper_and(
+        "--ask",
+        &helper,
+        command,
+        &[
+            "until:tle\x07END",
+            "absent:\x07",
+            "expect:tle\x07END",
+            "expect:\x07",
+            "send:\\n",
+            "expect:DONE",
         ],
     );
 }

@@ -244,7 +244,8 @@ impl Snapshot {
 
     /// Returns false for custom rules. Only those may decide by arguments; the built-in rules only
     /// put them into reasons.
-    pub(super) fn is_built_in(&self) -> bool {
+    #[must_use]
+    pub fn is_built_in(&self) -> bool {
         matches!(self.rules, SnapshotRules::BuiltIn(_))
     }
 

@@ -8,7 +8,7 @@ use openshell_policy::approvals::Approvals;
 use openshell_proxy::approvals::desk::Settings;
 use openshell_sources::policy::Compile as _;
 use openshell_supervisor::command::environment::Environment;
-use openshell_supervisor::helpers::program::PLACES;
+use openshell_supervisor::helpers::program::executing;
 
 use crate::activation::Origin;
 use crate::cli::{Args, NetworkMode};
@@ -30,8 +30,8 @@ pub(crate) struct ApprovalOptions {
 pub(crate) struct HelperCommand {
     /// Its name and its arguments.
     pub(crate) words: Vec<String>,
-    /// The caller's variables that name places of programs and code.
-    pub(crate) places: Vec<(&'static str, OsString)>,
+    /// The caller's variables that name what is executed.
+    pub(crate) variables: Vec<(&'static str, OsString)>,
 }
 
 /// The most new questions in a minute, by default.
@@ -81,7 +81,7 @@ pub(super) fn read(
             "nothing is refused that a policy could permit",
         ),
         (
-            origin.files().rules.is_some(),
+            has_own_rules(origin),
             "--policy-rules or OPENSHELL_POLICY_RULES",
             "nobody can say what a line of policy means to rules of your own",
         ),
@@ -129,6 +129,17 @@ fn of_policy(origin: &Origin) -> Option<Approvals> {
     }
 }
 
+/// Returns true if the policy of `origin` is decided by other rules than the built-in ones.
+fn has_own_rules(origin: &Origin) -> bool {
+    let Origin::Files(policy) = origin else {
+        return false;
+    };
+    match &policy.version {
+        Ok(version) => !version.compiled.0.is_built_in(),
+        Err(_) => policy.files.rules.is_some(),
+    }
+}
+
 /// Splits the command line `text` as a shell does, but expands nothing.
 ///
 /// # Errors
@@ -138,10 +149,9 @@ fn helper(text: &str, environment: &Environment) -> anyhow::Result<HelperCommand
     if words.is_empty() {
         bail!("it names no program");
     }
-    let places = PLACES.into_iter();
-    let places = places.filter_map(|name| Some((name, environment.get(name)?.to_owned())));
+    let variables = executing().filter_map(|name| Some((name, environment.get(name)?.to_owned())));
     Ok(HelperCommand {
         words,
-        places: places.collect(),
+        variables: variables.collect(),
     })
 }

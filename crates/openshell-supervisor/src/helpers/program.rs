@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
@@ -15,7 +16,7 @@ const PATH: &str = "PATH";
 
 /// Variables that name places of programs and code, separated by colons: PATH, and those that make
 /// interpreters and the dynamic linker execute what lies there.
-pub const PLACES: [&str; 10] = [
+const PLACES: [&str; 11] = [
     PATH,
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
@@ -26,7 +27,24 @@ pub const PLACES: [&str; 10] = [
     "RUBYLIB",
     "BASH_ENV",
     "ENV",
+    "GCONV_PATH",
 ];
+
+/// Variables of words, each of which may name a file that an interpreter executes.
+const OPTIONS: [&str; 7] = [
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "NODE_OPTIONS",
+    "PERL5OPT",
+    "PYTHONSTARTUP",
+    "RUBYOPT",
+    "_JAVA_OPTIONS",
+];
+
+/// Returns the caller's variables that [`find`] looks at, because what they name is executed.
+pub fn executing() -> impl Iterator<Item = &'static str> {
+    PLACES.into_iter().chain(OPTIONS)
+}
 
 /// Why a program cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -44,15 +62,16 @@ pub enum Unusable {
     NoProgram(PathBuf),
 }
 
-/// Looks up the first of `words` in PATH. `places` are the caller's values of [`PLACES`]; those that
-/// are relative, or where the workload can write (`is_writable`), are left out.
+/// Looks up the first of `words` in PATH. `variables` are the caller's values of [`executing`]. Places
+/// that are relative, or where the workload can write (`is_writable`), are left out, and so are options
+/// that name such a place.
 ///
 /// # Errors
 /// Fails if there is no such program, or if the workload can write it, a symlink on its way, or
 /// another file that the words name.
 pub fn find(
     words: &[String],
-    places: &[(&str, OsString)],
+    variables: &[(&str, OsString)],
     is_writable: impl Fn(&Path) -> bool,
 ) -> Result<Program, Unusable> {
     let (name, arguments) = words.split_first().ok_or(Unusable::Empty)?;
@@ -62,7 +81,7 @@ pub fn find(
             .filter(|place| place.is_absolute() && !is_reached(place, &is_writable))
             .collect()
     };
-    let search_path = places.iter().find(|(name, _)| *name == PATH);
+    let search_path = variables.iter().find(|(name, _)| *name == PATH);
     let folders = search_path.map_or_else(Vec::new, |(_, text)| kept(text));
     let path = if name.contains('/') {
         let absolute = std::path::absolute(name);
@@ -93,14 +112,33 @@ pub fn find(
             return Err(Unusable::Writable(file));
         }
     }
-    let variables = places.iter().map(|(name, text)| {
-        let value = env::join_paths(kept(text)).unwrap_or_default();
-        (name.into(), Some(value).filter(|value| !value.is_empty()))
+    let variables = variables.iter().map(|(name, text)| {
+        let value = if OPTIONS.contains(name) {
+            let is_kept = !named(text).any(|place| is_reached(&place, &is_writable));
+            is_kept.then(|| text.clone())
+        } else {
+            let places = env::join_paths(kept(text)).unwrap_or_default();
+            Some(places).filter(|places| !places.is_empty())
+        };
+        (name.into(), value)
     });
     Ok(Program {
         path,
         arguments: words.iter().map(OsString::from).collect(),
         variables: variables.collect(),
+    })
+}
+
+/// Returns the paths that options may name, also behind a letter or a scheme. A program starts in `/`.
+fn named(options: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let options = options.as_bytes();
+    let words = options.split(|byte| byte.is_ascii_whitespace() || b"\"'=:,".contains(byte));
+    words.flat_map(|word| {
+        let root = Path::new("/");
+        let slashes = word.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let behind = slashes.map(|(at, _)| &word[at..]);
+        let paths = behind.chain([word]);
+        paths.map(|path| root.join(OsStr::from_bytes(path)))
     })
 }
 
@@ -174,6 +212,49 @@ mod tests {
                 matches!(refused, Unusable::Writable(_) | Unusable::Path { .. }),
                 "{refused}"
             );
+        }
+    }
+
+    #[test]
+    fn options_that_name_what_the_workload_can_write_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let [theirs, ours] = ["theirs", "ours"].map(|name| folder.path().join(name));
+        program(&ours.join("notify"));
+        program(&theirs.join("hook.js"));
+        symlink(theirs.join("hook.js"), ours.join("link.js")).unwrap();
+        let is_writable = |path: &Path| path.starts_with(&theirs);
+        let [theirs, ours] = [&theirs, &ours].map(|path| path.to_str().unwrap());
+        let kept = |name: &str, value: &str| {
+            let variables = [("PATH", ours.into()), (name, value.into())];
+            let found = find(&words(&["notify"]), &variables, is_writable).unwrap();
+            found.variables[1].1.is_some()
+        };
+        for (name, value) in [
+            ("NODE_OPTIONS", format!("--require {theirs}/hook.js")),
+            (
+                "NODE_OPTIONS",
+                format!("--trace-gc --require={theirs}/hook.js"),
+            ),
+            ("NODE_OPTIONS", format!("--import file://{theirs}/hook.js")),
+            ("NODE_OPTIONS", format!("-r \"{theirs}/hook.js\"")),
+            ("NODE_OPTIONS", format!("-r {ours}/link.js")),
+            ("NODE_OPTIONS", format!("-r .{theirs}/hook.js")),
+            ("PERL5OPT", format!("-I{theirs} -Mhook")),
+            ("RUBYOPT", format!("-r{theirs}/hook")),
+            ("JAVA_TOOL_OPTIONS", format!("-javaagent:{theirs}/a.jar=b")),
+            ("PYTHONSTARTUP", format!("{theirs}/start.py")),
+        ] {
+            assert!(!kept(name, &value), "{name}={value}");
+        }
+        for (name, value) in [
+            ("NODE_OPTIONS", "--max-old-space-size=4096".to_owned()),
+            ("NODE_OPTIONS", format!("--require {ours}/notify")),
+            (
+                "JAVA_TOOL_OPTIONS",
+                "-Xmx1g -Dfile.encoding=UTF-8".to_owned(),
+            ),
+        ] {
+            assert!(kept(name, &value), "{name}={value}");
         }
     }
 

@@ -12,7 +12,7 @@ pub struct Program {
     pub path: PathBuf,
     /// Its name and its arguments.
     pub arguments: Vec<OsString>,
-    /// Its variables that name places of programs and code; `None` for one that it does not have.
+    /// Its variables that name what is executed; `None` for one that it does not have.
     pub variables: Vec<(OsString, Option<OsString>)>,
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use openshell_access::control::console::{Console, Keyboard};
 use openshell_access::main_process::MainProcess;
 use openshell_supervisor::command::pty::{Size, Terminal};
-use openshell_supervisor::command::streams::Streams;
 use openshell_supervisor::command::streams::retained::{Output, Tap};
+use openshell_supervisor::command::streams::{Streams, TerminalRelay};
 use openshell_supervisor::init::launch::{LaunchError, Launcher};
 use rustix::termios::isatty;
 use tokio::sync::oneshot;
@@ -45,7 +45,7 @@ pub(crate) async fn on_own_terminal(
 }
 
 /// Opens the terminal that `streams` need. It is shown on the first of the caller's output, errors
-/// and input that is a terminal.
+/// and input that is a terminal. Returns what shows it, and the caller's terminal.
 ///
 /// # Errors
 /// Fails if the sandbox has no terminals, or its init is gone.
@@ -54,7 +54,7 @@ pub(crate) async fn on_callers_terminal(
     streams: &mut Streams,
     keyboard: Keyboard,
     tap: Option<Tap>,
-) -> anyhow::Result<Option<Console>> {
+) -> anyhow::Result<(Arc<TerminalRelay>, Option<Console>)> {
     let terminal = open_terminal(launcher).await?;
     let input = io::stdin();
     let output = io::stdout();
@@ -65,10 +65,11 @@ pub(crate) async fn on_callers_terminal(
     let shown_on = shown_on.unwrap_or(output.as_fd());
     let relay = streams.relay_terminal(terminal, keyboard != Keyboard::None, shown_on, tap)?;
     relay.imitate(shown_on);
-    Ok(match keyboard {
+    let console = match keyboard {
         Keyboard::None => None,
-        keyboard => Some(Console::new(relay, keyboard, HELD_LINES)?),
-    })
+        keyboard => Some(Console::new(Arc::clone(&relay), keyboard, HELD_LINES)?),
+    };
+    Ok((relay, console))
 }
 
 async fn open_terminal(launcher: &Launcher) -> anyhow::Result<Terminal> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use openshell_access::control::approvals::{Approvals, Follow};
@@ -11,6 +11,7 @@ use openshell_events::text;
 use openshell_proxy::approvals::answer::{Answerer, Decision, Done, Unanswered};
 use openshell_proxy::approvals::desk::Desk;
 use openshell_proxy::approvals::listing::Watcher;
+use openshell_supervisor::command::streams::TerminalRelay;
 use openshell_telemetry::logging;
 
 use crate::startup::serve::opening::answering;
@@ -21,20 +22,38 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Says on standard error that questions of the sandbox `name` wait, if the command has no terminal on
 /// which the start has said it; at most once a minute.
 pub(super) async fn tell(desk: Arc<Desk>, name: String, decides: bool) {
+    let say = |waiting| {
+        let waits = text::counted(waiting, "question waits", "questions wait");
+        let command = answering(&name);
+        let whose = if decides {
+            "your answer"
+        } else {
+            "the gateway; see"
+        };
+        logging::print_stderr(&format!(
+            "openshell-sandbox: {waits} for {whose}: {command}"
+        ));
+    };
+    while_questions_wait(&desk, say).await;
+}
+
+/// Rings the bell of the terminal of `relay` when questions wait, at most once a minute.
+pub(super) async fn ring(desk: Arc<Desk>, relay: Weak<TerminalRelay>) {
+    let ring = |_| {
+        if let Some(relay) = relay.upgrade() {
+            relay.ring();
+        }
+    };
+    while_questions_wait(&desk, ring).await;
+}
+
+/// Calls `announce` with the number of questions that wait, at most once a minute.
+async fn while_questions_wait(desk: &Desk, announce: impl Fn(u64)) {
     let mut changes = desk.changes();
     loop {
         let waiting = desk.waiting();
         if waiting > 0 {
-            let waits = text::counted(waiting as u64, "question waits", "questions wait");
-            let command = answering(&name);
-            let whose = if decides {
-                "your answer"
-            } else {
-                "the gateway; see"
-            };
-            logging::print_stderr(&format!(
-                "openshell-sandbox: {waits} for {whose}: {command}"
-            ));
+            announce(waiting as u64);
             tokio::time::sleep(QUIET).await;
         }
         // The desk, and with it the sender, lives as long as this.

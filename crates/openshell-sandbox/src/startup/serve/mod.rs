@@ -153,7 +153,8 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     let names = host.resolver_files.local;
     services.serve(in_force, host.tls, names, calls, &network, &mut run.tasks)?;
     // From here on init may open files, because calls about them are answered.
-    let console = open_terminal(config, &init, &mut command).await?;
+    let asking = approvals.as_ref();
+    let console = open_terminal(config, &init, &mut command, asking, &mut run.tasks).await?;
     run.timings.end("serve");
     Ok(Sandbox {
         ssh,
@@ -249,11 +250,16 @@ fn tell_of_questions(config: &Config, approvals: Option<&Arc<Desk>>, tasks: &mut
         && !config.is_interactive()
         && config.log.level >= Level::WARN
     {
-        let options = config.approvals.as_ref();
-        let decides = options.is_none_or(|options| options.decides_here);
+        let decides = decides_here(config);
         let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone(), decides);
         tasks.spawn("questions that wait", telling);
     }
+}
+
+/// Returns true if answers are given on this host.
+fn decides_here(config: &Config) -> bool {
+    let options = config.approvals.as_ref();
+    options.is_none_or(|options| options.decides_here)
 }
 
 /// Has the program of --ask-command get each question.
@@ -273,8 +279,8 @@ fn start_helpers(
     else {
         return Ok(());
     };
-    let HelperCommand { words, places } = command;
-    let program = program::find(words, places, writable(init));
+    let HelperCommand { words, variables } = command;
+    let program = program::find(words, variables, writable(init));
     let program = program.context("--ask-command")?;
     let helpers = Helpers::begin(runner, vec![program]).context("--ask-command")?;
     let asking = AskCommand {
@@ -336,11 +342,14 @@ fn watch_carve_outs(config: &Config, plan: &Plan, init: &ConfinedInit, tasks: &m
     carve_out_loss::watch(&init.launcher, kept, config.files.carve_outs.carve_out_lost);
 }
 
-/// Opens the terminal that the command needs: its own, or one that is shown on the caller's.
+/// Opens the terminal that the command needs: its own, or one that is shown on the caller's, whose
+/// bell rings for the questions of `approvals`.
 async fn open_terminal(
     config: &Config,
     init: &ConfinedInit,
     command: &mut CommandParts,
+    approvals: Option<&Arc<Desk>>,
+    tasks: &mut Tasks,
 ) -> anyhow::Result<Option<Console>> {
     match &command.main_process {
         Some(process) if config.command.terminal == CommandTerminal::Own => {
@@ -352,7 +361,13 @@ async fn open_terminal(
             let streams = &mut command.streams;
             let keyboard = config.keyboard();
             let tap = command.tap.take();
-            main_output::on_callers_terminal(&init.launcher, streams, keyboard, tap).await
+            let (relay, console) =
+                main_output::on_callers_terminal(&init.launcher, streams, keyboard, tap).await?;
+            if let Some(desk) = approvals.filter(|_| decides_here(config)) {
+                let ringing = approvals::ring(Arc::clone(desk), Arc::downgrade(&relay));
+                tasks.spawn("the bell for questions that wait", ringing);
+            }
+            Ok(console)
         }
         _ => Ok(None),
     }

@@ -1,5 +1,6 @@
 //! Makes the standard streams of a command from those of the supervisor.
 
+mod bell;
 mod kind;
 mod relay;
 pub mod retained;

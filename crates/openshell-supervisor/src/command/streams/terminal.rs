@@ -6,7 +6,7 @@
 //! terminal does the rest (line editing, echo, signals) with the modes that the caller's terminal
 //! had.
 
-use std::io::{self, PipeWriter};
+use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,11 +22,15 @@ use rustix::termios::{
 };
 use rustix::termios::{isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
+use super::bell::Place;
 use super::relay::Tapped;
 use crate::command::job;
 
 /// The number of bytes that are copied at once.
 const CHUNK: usize = 32 * 1024;
+
+/// What rings the bell of a terminal.
+const BELL: u8 = 0x07;
 
 /// How long a terminal must be silent after the end of its command, while other processes hold it,
 /// before the copying ends.
@@ -52,7 +56,7 @@ pub struct TerminalRelay {
 struct Shared {
     /// The master of the command's terminal, which does not block. `None` once it is hung up.
     master: Mutex<Option<Arc<OwnedFd>>>,
-    /// The end of a pipe that is closed at the end of the command.
+    /// The end of a pipe that is closed at the end of the command. Each byte before is a bell.
     end: Mutex<Option<PipeWriter>>,
     /// The caller's terminal, or another output. It stays blocking or non-blocking as it is,
     /// because other processes have it too.
@@ -99,7 +103,7 @@ impl TerminalRelay {
         std::thread::Builder::new()
             .name("terminal output".to_owned())
             .spawn(move || {
-                copying.copy_output(tapped.as_ref(), ended.as_fd());
+                copying.copy_output(tapped.as_ref(), ended);
                 drop(showing);
             })?;
         Ok(Self {
@@ -133,6 +137,16 @@ impl TerminalRelay {
             && is_known(&size)
         {
             let _ = tcsetwinsize(master, size);
+        }
+    }
+
+    /// Rings the bell of the caller's terminal, between two control sequences of the command.
+    pub fn ring(&self) {
+        if isatty(&self.shared.output)
+            && let Some(end) = &*self.shared.end.lock()
+        {
+            // A full pipe holds bells that are still to be rung.
+            let _ = rustix::io::write(end, &[BELL]);
         }
     }
 
@@ -236,11 +250,14 @@ impl Shared {
         self.master.lock().clone()
     }
 
-    /// Copies from the command's terminal until its last process has ended. After the other end of
-    /// `ended` is closed, copies only until the terminal is silent.
-    fn copy_output(&self, tapped: Option<&Tapped>, ended: BorrowedFd<'_>) {
+    /// Copies from the command's terminal until its last process has ended, and rings a bell for what
+    /// comes by `ended`. After the other end of that is closed, copies only until the terminal is
+    /// silent.
+    fn copy_output(&self, tapped: Option<&Tapped>, mut ended: PipeReader) {
         let mut buffer = vec![0; CHUNK];
         let mut has_ended = false;
+        let mut is_to_ring = false;
+        let mut place = Place::default();
         let mut is_taken = true;
         while let Some(master) = self.master() {
             let mut ready = vec![PollFd::new(&*master, PollFlags::IN)];
@@ -249,13 +266,16 @@ impl Shared {
             }
             match rustix::event::poll(&mut ready, has_ended.then_some(&SILENCE)) {
                 Ok(0) => return,
-                Ok(_) => {
-                    has_ended |= ready
-                        .get(1)
-                        .is_some_and(|ended| !ended.revents().is_empty())
-                }
+                Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
+            }
+            let is_told = ready.get(1).is_some_and(|end| !end.revents().is_empty());
+            if is_told {
+                match ended.read(&mut [0; 64]) {
+                    Ok(1..) => is_to_ring = true,
+                    Ok(0) | Err(_) => has_ended = true,
+                }
             }
             *self.is_busy.lock() = true;
             let read = rustix::io::read(&*master, &mut buffer);
@@ -266,6 +286,11 @@ impl Shared {
                 }
                 // After the caller's terminal has hung up, the copying goes on without it.
                 is_taken = is_taken && self.show(bytes, master.as_fd()).is_ok();
+                place = place.behind(bytes);
+            }
+            if is_to_ring && is_taken && place == Place::Between {
+                is_to_ring = false;
+                is_taken = write_all(self.output.as_fd(), &[BELL], None).is_ok();
             }
             *self.is_busy.lock() = false;
             self.is_idle.notify_all();
