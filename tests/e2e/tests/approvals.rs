@@ -598,6 +598,56 @@ fn the_built_in_rules_in_a_file_are_no_rules_of_ones_own() {
 }
 
 #[test]
+fn the_flags_beside_a_line_permit_the_same_in_the_next_run() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:80");
+    let folder = lab.folder("work");
+    let with_flags = |words: &str| {
+        let sandbox = Sandbox::bare(&lab).args(&["--workdir", folder.to_str().unwrap()]);
+        sandbox.args(&words.split(' ').collect::<Vec<_>>())
+    };
+    let url = "http://web.test/v1/items";
+    let methods = [
+        ("GET", "read-only"),
+        ("POST", "read-write"),
+        ("DELETE", "full"),
+    ];
+    for (seen, (method, access)) in methods.into_iter().enumerate() {
+        let command = [&CURL[..], &["-X", method, url]].concat();
+        let sandbox = with_flags("--allow other.test");
+        let asking = Asking::of(sandbox, &lab, &command);
+        let question = asking.held();
+        let flags = question["lines"][0]["flag"].as_str().unwrap().to_owned();
+        assert_eq!(flags, format!("--allow web.test:80={access}"), "{question}");
+        let text = question["text"].as_str().unwrap();
+        assert!(
+            text.contains(&format!("next run   {flags} (for every program)")),
+            "{text}"
+        );
+        asking.decide(&question, "once");
+        let question = asking.held();
+        let addresses = question["lines"][0]["flag"].as_str().unwrap().to_owned();
+        assert_eq!(addresses, "--allow web.test:80@10.99.0.1");
+        asking.decide(&question, "deny");
+        asking.wait();
+        assert_eq!(web.seen().len(), seen);
+        let finished = with_flags(&flags).run(&command);
+        assert!(
+            finished.stdout.ends_with(" 403\n"),
+            "it leads inside: {finished:?}"
+        );
+        let finished = with_flags(&addresses).run(&command);
+        assert!(finished.stdout.ends_with(" 200\n"), "{finished:?}");
+        assert_eq!(web.seen().len(), seen + 1);
+    }
+    let file = Asking::start(&lab, &policy(), &[&CURL[..], &[url]].concat());
+    let question = file.held();
+    assert_eq!(question["lines"][0]["flag"], Value::Null, "{question}");
+    file.decide(&question, "deny");
+    file.wait();
+}
+
+#[test]
 fn a_program_that_asks_for_too_much_is_refused_at_once() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:80");

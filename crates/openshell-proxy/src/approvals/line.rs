@@ -12,6 +12,7 @@ use openshell_policy::network::{NetworkPolicy, PolicyName};
 use openshell_policy::yaml;
 use serde_json::{Map, Value, json};
 
+use crate::approvals::flag::flags;
 use crate::approvals::wish::{Wish, WishedMessage, WishedRequest};
 use crate::decide::line::Line;
 use crate::decide::message::judging;
@@ -41,6 +42,8 @@ pub(super) struct Proposed {
     body: String,
     /// What it permits, and what it leaves open.
     pub(super) permits: Vec<String>,
+    /// The flags that permit the same in a later run, if its policy is made of flags.
+    pub(super) flags: Option<String>,
     /// True if bytes pass that nobody judges.
     pub(super) is_opaque: bool,
 }
@@ -384,7 +387,13 @@ fn proposal(
         return None;
     }
     let Joined { permits, .. } = join(wish, snapshot, &written.line)?;
-    Some(Proposed { permits, ..written })
+    let endpoint = written.line.policy.endpoints.first()?;
+    let flags = flags(wish, endpoint, snapshot.policy().form());
+    Some(Proposed {
+        permits,
+        flags,
+        ..written
+    })
 }
 
 /// Writes the line of `values` with the key `name`, without what it permits; `None` if it cannot be
@@ -412,6 +421,7 @@ pub(super) fn written(name: &PolicyName, values: &Value) -> Option<Proposed> {
         yaml,
         body,
         permits: Vec::new(),
+        flags: None,
         is_opaque,
     })
 }

@@ -11,6 +11,7 @@ pub mod answers;
 pub mod askable;
 mod bounds;
 pub mod desk;
+mod flag;
 pub mod grants;
 pub mod keep;
 pub mod line;

@@ -18,7 +18,7 @@ pub(super) fn words(marks: &BTreeSet<Mark>) -> Vec<String> {
 pub(super) fn facts_of(lines: &[Proposed]) -> Value {
     lines
         .iter()
-        .map(|line| json!({"yaml": line.yaml, "flag": null, "permits": line.permits}))
+        .map(|line| json!({"yaml": line.yaml, "flag": line.flags, "permits": line.permits}))
         .collect()
 }
 
@@ -46,6 +46,9 @@ pub(super) fn write_line(text: &mut String, marks: &BTreeSet<Mark>, lines: &[Pro
         let _ = writeln!(text, "line       {}", line.yaml);
         for permits in &line.permits {
             let _ = writeln!(text, "permits    {permits}");
+        }
+        if let Some(flags) = &line.flags {
+            let _ = writeln!(text, "next run   {flags} (for every program)");
         }
     }
 }

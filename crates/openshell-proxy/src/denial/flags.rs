@@ -1,5 +1,7 @@
 //! The flags that would permit what was refused, for a policy that is in no file.
 
+use std::net::IpAddr;
+
 use openshell_events::text;
 use openshell_policy::network::preset::Access;
 use openshell_policy::policy::PolicyForm;
@@ -22,7 +24,7 @@ impl Refusal {
     /// Returns the flags that would permit `target`, in words for the workload, which is told no
     /// addresses; `None` if the policy is not made of flags, or if none would help.
     pub(super) fn flags(&self, target: &Target) -> Option<String> {
-        let allow = self.allow(target)?;
+        let allow = allow(self.form, target)?;
         if let Facts::Nearest(_) = self.facts() {
             return Some(format!("add {allow}"));
         }
@@ -48,40 +50,44 @@ impl Refusal {
         let Facts::Addresses(_, AddressFault::Unlisted(addresses)) = self.facts() else {
             return None;
         };
-        if addresses.is_empty() || addresses.len() > ADDRESSES {
-            return None;
-        }
-        let allow = self.allow(target)?;
-        let flags: Vec<_> = addresses
-            .iter()
-            .map(|address| format!("{allow}@{address}"))
-            .collect();
-        Some(format!("add {}", flags.join(" ")))
-    }
-
-    /// Returns the flag for `target`, without what may follow it.
-    fn allow(&self, target: &Target) -> Option<String> {
-        let host = target.host.to_string();
-        // A host that begins with a hyphen would be another flag.
-        let is_expressible = target.port != 0 && !host.starts_with('-');
-        if self.form != PolicyForm::Flags || !is_expressible {
-            return None;
-        }
-        let host = if host.contains(':') {
-            format!("[{host}]")
-        } else {
-            host
-        };
-        let place = match target.port {
-            443 => host,
-            port => format!("{host}:{port}"),
-        };
-        Some(format!("--allow {}", text::shell_word(&place)))
+        let flags = with_addresses(&allow(self.form, target)?, addresses)?;
+        Some(format!("add {flags}"))
     }
 }
 
+/// Returns the flag for `target` in a policy of this `form`, without what may follow it; `None` if the
+/// policy is not made of flags, or if no flag can name the target.
+pub(crate) fn allow(form: PolicyForm, target: &Target) -> Option<String> {
+    let host = target.host.to_string();
+    // A host that begins with a hyphen would be another flag.
+    let is_expressible = target.port != 0 && !host.starts_with('-');
+    if form != PolicyForm::Flags || !is_expressible {
+        return None;
+    }
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let place = match target.port {
+        443 => host,
+        port => format!("{host}:{port}"),
+    };
+    Some(format!("--allow {}", text::shell_word(&place)))
+}
+
+/// Returns the flag `allow` for each of `addresses`; `None` if there are none, or more than
+/// [`ADDRESSES`].
+pub(crate) fn with_addresses(allow: &str, addresses: &[IpAddr]) -> Option<String> {
+    if addresses.is_empty() || addresses.len() > ADDRESSES {
+        return None;
+    }
+    let flags = addresses.iter().map(|address| format!("{allow}@{address}"));
+    Some(flags.collect::<Vec<_>>().join(" "))
+}
+
 /// Returns the narrowest access that includes `method`.
-fn narrowest(method: &str) -> Access {
+pub(crate) fn narrowest(method: &str) -> Access {
     let narrow = [Access::ReadOnly, Access::ReadWrite];
     let includes = |access: &Access| access.methods().contains(&method);
     narrow.into_iter().find(includes).unwrap_or(Access::Full)

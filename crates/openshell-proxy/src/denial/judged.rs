@@ -28,10 +28,15 @@ pub struct JudgedRequest {
 /// git-upload-pack).
 pub(super) const GIT_FETCH: &str = "/git-upload-pack";
 
+/// Returns true if git fetches by a request with `method` and `path`.
+pub(crate) fn is_git_fetch(method: &str, path: &str) -> bool {
+    method == "POST" && path.ends_with(GIT_FETCH)
+}
+
 impl JudgedRequest {
     /// Returns true if git fetches by it.
     pub(super) fn is_git_fetch(&self) -> bool {
-        self.method == "POST" && self.path.ends_with(GIT_FETCH)
+        is_git_fetch(&self.method, &self.path)
     }
 
     /// Returns what a rule would have to allow; `None` if none could.

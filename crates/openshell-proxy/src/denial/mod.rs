@@ -5,7 +5,7 @@
 pub mod answer;
 mod asked;
 pub mod explain;
-mod flags;
+pub(crate) mod flags;
 pub mod guidance;
 pub mod judged;
 pub mod refusal;
