@@ -335,6 +335,8 @@ pub struct Configuration<'e> {
     pub message: &'e str,
     /// The version of the policy that it is about, if it is about one.
     pub policy: Option<PolicyId<'e>>,
+    /// The key of the line that somebody has permitted, if it is about one.
+    pub line: Option<&'e str>,
 }
 
 /// A version of a policy.
@@ -444,6 +446,8 @@ pub struct Approval<'e> {
     pub scope: Option<&'e str>,
     /// The id of the grant, if the step is about one.
     pub grant: Option<&'e str>,
+    /// The key of the line that was permitted.
+    pub line: Option<&'e str>,
     /// Why the step was taken; empty if there is nothing to add.
     pub reason: &'e str,
 }

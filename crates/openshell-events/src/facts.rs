@@ -137,6 +137,7 @@ impl<'e> Event<'e> {
                     facts.put(Key::PolicyVersion, policy.number);
                     facts.put(Key::PolicyHash, policy.hash);
                 }
+                facts.put_known(Key::Policy, event.line);
                 facts
             }
             Self::Lifecycle(event) => {
@@ -298,6 +299,7 @@ fn approval<'e>(event: &Approval<'e>) -> Facts<'e> {
     facts.put_known(Key::Uid, event.uid.map(u64::from));
     facts.put_known(Key::Scope, event.scope);
     facts.put_known(Key::Grant, event.grant);
+    facts.put_known(Key::Policy, event.line);
     facts.put(Key::Reason, event.reason);
     facts
 }

@@ -648,6 +648,62 @@ fn the_flags_beside_a_line_permit_the_same_in_the_next_run() {
 }
 
 #[test]
+fn what_a_person_permitted_is_no_change_of_a_recorded_log() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let policy = |rule: &str| {
+        super::policy(&format!(
+            "{{web: {{endpoints: [{{host: web.test, port: 80, allowed_ips: [10.99.0.1], protocol: rest, \
+             enforcement: enforce, rules: [{{allow: {rule}}}]}}], binaries: [{{path: /usr/bin/curl}}]}}}}"
+        ))
+    };
+    let before = policy("{method: GET, path: /a}");
+    let sandbox = lab.sandbox(&before).args(&["--log-format", "json"]);
+    let urls = ["/a", "/b", "/b", "/c"].map(|path| format!("http://web.test{path}"));
+    let urls = urls.each_ref().map(String::as_str);
+    let sandbox = sandbox.args(&["--name", "web", "--ask"]);
+    let started = sandbox.start(&[&CURL[..], &urls].concat());
+    let asking = Asking { lab: &lab, started };
+    asking.decide(&asking.held(), "run");
+    let next = |questions: &[Value]| {
+        let mut held = questions
+            .iter()
+            .filter(|question| question["state"] == "held");
+        held.any(|question| question["path"] == "/c")
+    };
+    asking.questions(next);
+    asking.decide(&asking.held(), "once");
+    assert!(asking.wait().stdout.ends_with(" 200\n"));
+    let log = lab.logs().replace("openshell.*", "openshell-ocsf.*");
+    let replayed = |policy: &str| {
+        let file = lab.file("replayed.yaml", policy).display().to_string();
+        let binary = lab.binary();
+        lab.shell(&format!(
+            "{binary} check {file} --replay \"$(ls {log})\" 2>&1; echo $?"
+        ))
+    };
+    let said = replayed(&before);
+    let apart = "A person permitted in that run:\n\
+                 - /usr/bin/curl -> GET web.test:80/b: refused now, request_not_in_rules (2 x)\n\
+                 - /usr/bin/curl -> GET web.test:80/c: refused now, request_not_in_rules (1 x)\n";
+    assert!(said.contains(apart), "{said}");
+    assert!(
+        said.contains(" decisions, 0 changes, 2 that a person permitted\n0\n"),
+        "{said}"
+    );
+    let said = replayed(&policy("{method: GET, path: \"/[bc]\"}"));
+    let apart = "- /usr/bin/curl -> GET web.test:80/a: refused now, request_not_in_rules (1 x)\n\
+                 A person permitted in that run:\n\
+                 = /usr/bin/curl -> GET web.test:80/b: permitted now too (2 x)\n\
+                 = /usr/bin/curl -> GET web.test:80/c: permitted now too (1 x)\n";
+    assert!(said.contains(apart), "{said}");
+    assert!(
+        said.contains(" decisions, 1 changes, 2 that a person permitted\n3\n"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_program_that_asks_for_too_much_is_refused_at_once() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:80");

@@ -12,6 +12,7 @@ use crate::approvals::keep::Difference;
 use crate::approvals::line::Proposed;
 use crate::approvals::listing::HeldQuestion;
 use crate::approvals::question::{QuestionId, Shown};
+use crate::approvals::reporter::Permission;
 use crate::approvals::state::{Stage, Turn};
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Dropped, PolicyStore};
@@ -66,7 +67,12 @@ impl Desk {
         let HeldQuestion { id, shown } = question;
         let program = self.counted_as(shown.about.program());
         self.state.lock().bounds.permit(&program);
-        self.reporter.granted(id, shown, Decision::Run, None, by);
+        let permission = Permission {
+            scope: Decision::Run,
+            grant: None,
+            line: None,
+        };
+        self.reporter.granted(id, shown, permission, by);
     }
 
     /// Holds nothing from now on, if `is_suspended`, because no line could count: what waits is
@@ -212,7 +218,12 @@ impl Desk {
         state.bounds.permit(&program);
         let are_others = state.has(&next);
         drop(state);
-        self.reporter.granted(id, shown, Decision::Once, None, by);
+        let permission = Permission {
+            scope: Decision::Once,
+            grant: None,
+            line: Some(&proposed.line.name),
+        };
+        self.reporter.granted(id, shown, permission, by);
         if are_others {
             self.reporter.asked(&next, shown);
         }
@@ -319,8 +330,12 @@ impl Desk {
         state.bounds.permit(&program);
         drop(state);
         shown.about.approve(self.policy.load().generation());
-        self.reporter
-            .granted(id, shown, scope, grant.as_deref(), by);
+        let permission = Permission {
+            scope,
+            grant: grant.as_deref(),
+            line: has_effect.then_some(&proposed.line.name),
+        };
+        self.reporter.granted(id, shown, permission, by);
         self.settle_proposals();
         Ok(Done { grant, kept })
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use openshell_events::event::{Approval, Audit, Configuration, Ends, Event};
 use openshell_events::words::{ApprovalActivity, ConfigState, Severity};
 
+use openshell_policy::network::PolicyName;
+
 use crate::approvals::about::About;
 use crate::approvals::answer::{Answerer, Decision};
 use crate::approvals::grants::Grant;
@@ -32,8 +34,20 @@ const STEP: Approval<'static> = Approval {
     uid: None,
     scope: None,
     grant: None,
+    line: None,
     reason: "",
 };
+
+/// What was permitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Permission<'p> {
+    /// How long it holds.
+    pub(super) scope: Decision,
+    /// The id of the grant, if it is one.
+    pub(super) grant: Option<&'p str>,
+    /// The key of the line; `None` if a policy permits it.
+    pub(super) line: Option<&'p PolicyName>,
+}
 
 impl Reporter {
     pub(super) fn new(audit: Arc<dyn Audit>) -> Self {
@@ -95,6 +109,7 @@ impl Reporter {
             severity: step.severity,
             message: &message,
             policy: None,
+            line: step.line,
         }));
     }
 
@@ -123,8 +138,7 @@ impl Reporter {
         &self,
         id: &QuestionId,
         shown: &Shown,
-        decision: Decision,
-        grant: Option<&str>,
+        permission: Permission<'_>,
         by: Answerer<'_>,
     ) {
         let step = Approval {
@@ -132,8 +146,9 @@ impl Reporter {
             severity: Severity::Medium,
             by: Some(by.way),
             uid: by.uid,
-            scope: Some(decision.as_str()),
-            grant,
+            scope: Some(permission.scope.as_str()),
+            grant: permission.grant,
+            line: permission.line.map(PolicyName::as_str),
             ..STEP
         };
         self.step(id, shown, step);

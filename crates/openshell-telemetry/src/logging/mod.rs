@@ -296,6 +296,7 @@ pub fn config_event(state: ConfigState, severity: Severity, message: &str) {
         severity,
         message,
         policy: None,
+        line: None,
     }));
 }
 
@@ -306,6 +307,7 @@ pub fn policy_event(state: ConfigState, severity: Severity, message: &str, polic
         severity,
         message,
         policy: Some(policy),
+        line: None,
     }));
 }
 

@@ -328,6 +328,7 @@ mod tests {
             severity: Severity::Low,
             message,
             policy: None,
+            line: None,
         });
         let label = Label {
             key: "tenant".to_owned(),

@@ -283,6 +283,7 @@ fn others(render: &mut impl FnMut(Event<'_>)) {
         severity: Severity::Info,
         message: "a policy",
         policy: None,
+        line: None,
     };
     render(Event::Configuration(configuration));
     render(Event::Configuration(Configuration {
@@ -328,6 +329,7 @@ fn others(render: &mut impl FnMut(Event<'_>)) {
         uid: Some(1000),
         scope: Some("run"),
         grant: Some("g1"),
+        line: Some("ask_a.test_443"),
         reason: "",
     };
     render(Event::Approval(approval));
@@ -338,6 +340,7 @@ fn others(render: &mut impl FnMut(Event<'_>)) {
         uid: None,
         scope: None,
         grant: None,
+        line: None,
         reason: "client",
         ..approval
     }));

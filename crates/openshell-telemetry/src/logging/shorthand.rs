@@ -735,6 +735,7 @@ mod tests {
                 severity,
                 message,
                 policy: None,
+                line: None,
             }),
             "CONFIG:DEGRADED [HIGH] the facts",
         );
@@ -828,6 +829,7 @@ mod tests {
                 severity,
                 message,
                 policy: None,
+                line: None,
             }),
             expected,
         );
