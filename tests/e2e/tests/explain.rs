@@ -752,6 +752,37 @@ fn a_diff_says_in_words_what_a_policy_permits_more_and_fails_if_it_does() {
 }
 
 #[test]
+fn a_policy_that_asks_a_person_says_so_also_of_names_that_it_does_not_know() {
+    let lab = Lab::with_web();
+    let known =
+        super::policy("{o: {endpoints: [{host: o.test, port: 1}], binaries: [{path: /a}]}}");
+    let explained = |policy: &str, words: &str| {
+        let file = lab.file("policy.yaml", policy);
+        let (binary, file) = (lab.binary(), file.display());
+        lab.shell(&format!(
+            "{binary} explain {file} --binary /a {words} --port 5432; echo $?"
+        ))
+    };
+    let asking = format!("approvals: {{hold: 60s}}\n{known}");
+    let asked =
+        "the policy has `approvals`: it waits for a person's answer if a line could permit it";
+    let no_address = "the policy does not know the name, so it has no address inside";
+    for words in ["--host new.test", "--host new.test --door name"] {
+        let said = explained(&asking, words);
+        assert!(said.contains(": endpoint_not_in_policy\n"), "{said}");
+        assert!(said.ends_with(&format!("  {asked}\n1\n")), "{said}");
+    }
+    let said = explained(&asking, "--host new --door name");
+    assert!(said.ends_with(&format!("{no_address}\n1\n")), "{said}");
+    assert!(!explained(&known, "--host new.test").contains("answer"));
+    let said = explained(&known, "--host new.test --door name");
+    assert!(
+        said.ends_with(&format!("{no_address}; with --ask it would have one\n1\n")),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_recorded_log_is_judged_by_another_policy() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");

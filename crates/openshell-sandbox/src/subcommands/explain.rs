@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use openshell_policy::network::host::{Host, HostPattern};
 use openshell_policy::network::rpc::CALL;
 use openshell_policy::policy::Policy;
+use openshell_proxy::approvals::askable::held;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::permit::Permit;
 use openshell_proxy::decide::verdict::{self, Judged, MessagePermit};
@@ -120,6 +121,17 @@ impl ExplainArgs {
     }
 }
 
+/// What a policy with `approvals` does about a refusal that a person may undo.
+const ASKED: &str =
+    "the policy has `approvals`: it waits for a person's answer if a line could permit it";
+
+/// Why a program that connects by name does not reach an unknown one.
+const NO_ADDRESS: &str = "the policy does not know the name, so it has no address inside";
+
+/// The same of a name about which a person could be asked.
+const ADDRESS_IF_ASKED: &str = "the policy does not know the name, so it has no address inside; with \
+                                --ask it would have one";
+
 /// Judges a connection as the proxy would, judges the request inside if one was given, resolves the
 /// host, and prints the decision. Returns a failure if the decision is a denial.
 ///
@@ -162,6 +174,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         ));
         return Ok(ExitCode::SUCCESS);
     }
+    let asks = snapshot.policy().approvals().is_some();
     if args.door == DoorName::Name
         && let Some(why) = closed(snapshot.policy(), &target)
     {
@@ -184,7 +197,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let (permit, request) = match judged {
         Ok(permitted) => permitted,
         Err(refusal) => {
-            print_refusal(&subject, &refusal, &target, &caller);
+            print_refusal(&subject, &refusal, &target, &caller, asks);
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -194,7 +207,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
             ExitCode::SUCCESS
         }
         Err(refusal) => {
-            print_refusal(&subject, &refusal, &target, &caller);
+            print_refusal(&subject, &refusal, &target, &caller, asks);
             if matches!(judged_of(request.as_ref()), Some(Judged::Allowed)) {
                 print_line("  the rules permit the request");
             }
@@ -209,16 +222,18 @@ fn judged_of(request: Option<&MessagePermit>) -> Option<&Judged> {
     request.map(MessagePermit::judged)
 }
 
-/// Returns why no program that connects without the proxy can reach `target`; `None` if some can.
+/// Returns why no program that connects without the proxy can reach `target`; `None` if some can, or
+/// if the policy has a person asked about it.
 fn closed(policy: &Policy, target: &Target) -> Option<&'static str> {
     match (way(policy, target), &target.host) {
         (Way::Open, _) => None,
         (Way::OtherPort, _) => {
             Some("no endpoint of the policy names this port of the host, so the kernel refuses it")
         }
-        (Way::Unknown, Host::Name(_)) => {
-            Some("the policy does not know the name, so it has no address inside")
-        }
+        (Way::Unknown, Host::Name(name)) if !name.as_str().contains('.') => Some(NO_ADDRESS),
+        // With a person to ask, such a name has an address, where a connection is asked about.
+        (Way::Unknown, Host::Name(_)) if policy.approvals().is_some() => None,
+        (Way::Unknown, Host::Name(_)) => Some(ADDRESS_IF_ASKED),
         (Way::Unknown, Host::Address(_)) => {
             Some("no endpoint names this address, so the kernel refuses it")
         }
@@ -263,7 +278,9 @@ fn print_judged(permit: &Permit, judged: Option<&Judged>) {
     }
 }
 
-fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Caller) {
+/// Prints why `target` is refused by a policy that `asks` a person, or does not.
+fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Caller, asks: bool) {
+    let is_asked = asks && held(refusal.code()).is_some();
     let code = refusal.code().as_str();
     print_toned_line(Tone::Refusal, &format!("refused: {subject}: {code}"));
     let reason = refusal.reason();
@@ -278,6 +295,7 @@ fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Cal
             .fix(target, Some(caller))
             .map(|fix| format!("fix: {fix}")),
         refusal.no_fix(target).map(|why| format!("no fix: {why}")),
+        is_asked.then(|| ASKED.to_owned()),
     ];
     for line in lines.into_iter().flatten() {
         print_line(&format!("  {line}"));
