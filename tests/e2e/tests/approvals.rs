@@ -423,6 +423,45 @@ fn requests_inside_tls_wait_by_themselves_in_each_version_of_http() {
 }
 
 #[test]
+fn streams_that_wait_keep_no_upstream_connection_from_others() {
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
+    let endpoint = super::origin::policy(&[&python()], rules);
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    // More than the upstream, which speaks HTTP/1.1, gets connections.
+    let program = "
+client = Client()
+for n in range(12): client.request(2 * n + 1, ask(f'/asked{n}'))
+client.request(101, ask('/hello'))
+print(client.until(HEADERS, stream=101))
+answers = []
+while len(answers) < 12:
+    kind, flags, stream, payload = client.read()
+    if kind == HEADERS and stream != 101: answers.append(status(payload))
+print(set(answers))
+";
+    let program = [include_str!("data/frames.py"), program].concat();
+    let authority = origin.authority();
+    let sandbox = lab
+        .sandbox(&endpoint)
+        .args(&["--upstream-ca-file", &authority]);
+    let asking = Asking::of(sandbox, &lab, &[&python(), "-c", &program]);
+    let questions = asking.questions(|questions| questions.len() == 12);
+    lab::wait_until(
+        || origin.asked() == ["GET /hello"],
+        || format!("{:?}", origin.asked()),
+    );
+    for question in &questions {
+        asking.decide(question, "run");
+    }
+    let finished = asking.wait();
+    assert_eq!(finished.ok(), "HEADERS 200\n{'200'}", "{finished:?}");
+    assert_eq!(origin.asked().len(), 13);
+    assert!(origin.connections() <= 6, "{}", origin.connections());
+}
+
+#[test]
 fn a_request_with_a_body_inside_tls_goes_on_with_its_body() {
     let rules = "protocol: rest, enforcement: enforce, access: read-only";
     let endpoint = super::origin::policy(&["/usr/bin/curl"], rules);

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::approvals::answer::Asked;
+use crate::approvals::bounds::HELD_OF_PROGRAM;
 use crate::approvals::keep::Keep;
 use crate::approvals::question::{QuestionId, Shown, TEXT_BYTES};
 use crate::approvals::reporter::Reporter;
@@ -168,6 +169,9 @@ impl Desk {
         // The desk, and with it the sender, lives as long as this.
         let _ = answering.wait_for(|count| *count == 0).await;
     }
+
+    /// The most requests of one program that are held at once.
+    pub const HELD_OF_PROGRAM: usize = HELD_OF_PROGRAM;
 
     /// The most bytes of what is asked for. Nothing longer is asked.
     pub const TEXT_BYTES: usize = TEXT_BYTES;

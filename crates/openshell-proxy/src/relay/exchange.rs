@@ -60,6 +60,17 @@ pub trait UpstreamSource: Send {
     /// Returns the connection that [`Self::prepare`] has provided.
     fn upstream(&mut self) -> &mut Upstream;
 
+    /// Lets others use the connection while a person is asked about the request.
+    fn rest(&mut self) {}
+
+    /// Takes a connection again after [`Self::rest`], as soon as one is free.
+    ///
+    /// # Errors
+    /// The program may have no more connections.
+    fn resume(&mut self, _record: &Record) -> impl Future<Output = Result<(), Refusal>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Returns the server of the request.
     fn origin(&self) -> &Origin;
 
@@ -284,11 +295,13 @@ impl Exchange<'_> {
             let authorized = match prepared.await {
                 Err(ExchangeError::Refused(refusal)) if asking.may_ask(&refusal) => {
                     let refused = self.refused(source, &parts, &unsent, record);
+                    source.rest();
                     let (Some(refused), Some(own)) = (refused, source.own_lines()) else {
                         return Err(refusal.into());
                     };
                     let asked = asking.about_request(refusal, refused, own, self.client, record);
                     Box::pin(asked).await?;
+                    source.resume(record).await?;
                     continue;
                 }
                 prepared => prepared?,

@@ -1,7 +1,10 @@
 //! HTTP inside a tunnel: the requests on a permitted connection, each of which is authorized.
 
+use std::fmt;
+use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -19,7 +22,7 @@ use crate::denial::reply;
 use crate::ground::target::{Origin, Scheme};
 use crate::reach::authorize::asker::Asker;
 use crate::reach::authorize::connection::{Connection, StreamId};
-use crate::reach::dial::dial;
+use crate::reach::dial::{Egress, dial};
 use crate::reach::resolve::guard;
 use crate::relay::body::Unsent;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
@@ -153,7 +156,7 @@ impl HttpTunnel {
     #[must_use]
     pub fn source<'s>(
         &'s self,
-        upstream: &'s mut Upstream,
+        upstream: &'s mut dyn Lent,
         stream: Option<StreamId>,
     ) -> TunnelSource<'s> {
         TunnelSource {
@@ -166,11 +169,49 @@ impl HttpTunnel {
     }
 }
 
+/// An upstream connection that an exchange uses.
+pub trait Lent: fmt::Debug + Send + Sync {
+    /// Returns the connection.
+    fn upstream(&mut self) -> &mut Upstream;
+
+    /// Returns true if other streams use the connection too.
+    fn is_shared(&self) -> bool;
+
+    /// Lets other streams use the connection for a while.
+    fn rest(&mut self);
+
+    /// Takes a connection again for a request of `program`, as soon as one is free.
+    ///
+    /// # Errors
+    /// The program may have no more connections.
+    fn resume<'f>(&'f mut self, egress: &'f Egress, program: &'f str) -> Resumed<'f>;
+}
+
+/// Ends once there is a connection.
+pub type Resumed<'f> = Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 'f>>;
+
+/// A connection that nobody else waits for.
+impl Lent for Upstream {
+    fn upstream(&mut self) -> &mut Upstream {
+        self
+    }
+
+    fn is_shared(&self) -> bool {
+        Self::is_shared(self)
+    }
+
+    fn rest(&mut self) {}
+
+    fn resume<'f>(&'f mut self, _: &'f Egress, _: &'f str) -> Resumed<'f> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
 /// The upstream side of an exchange in a tunnel.
 #[derive(Debug)]
 pub struct TunnelSource<'s> {
     tunnel: &'s HttpTunnel,
-    upstream: &'s mut Upstream,
+    upstream: &'s mut dyn Lent,
     /// The id of the stream; `None` in HTTP/1.1.
     stream: Option<StreamId>,
     /// The address of the connection, if one was dialled for this exchange.
@@ -215,6 +256,7 @@ impl TunnelSource<'_> {
         let destination = services.egress.destination(permit).await?;
         let (stream, address) = dial(&destination).await?;
         self.upstream
+            .upstream()
             .connect(origin, &services.egress.roots, stream, address)
             .await?;
         match self.stream {
@@ -288,7 +330,16 @@ impl UpstreamSource for TunnelSource<'_> {
     }
 
     fn upstream(&mut self) -> &mut Upstream {
-        self.upstream
+        self.upstream.upstream()
+    }
+
+    fn rest(&mut self) {
+        self.upstream.rest();
+    }
+
+    async fn resume(&mut self, record: &Record) -> Result<(), Refusal> {
+        let egress = &self.tunnel.services.egress;
+        self.upstream.resume(egress, record.program()).await
     }
 
     fn origin(&self) -> &Origin {

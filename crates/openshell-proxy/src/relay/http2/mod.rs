@@ -141,7 +141,9 @@ where
     let streams = Arc::clone(client);
     let answer = move |request| answer(Arc::clone(&streams), request);
     let io = TokioIo::new(Linger::of_frames(io));
-    let protocol = protocol(pool.tasks(), pool.max_concurrent_streams(), windows);
+    let is_asked = client.tunnel.services.approvals.is_some();
+    let count = pool.max_concurrent_streams(is_asked);
+    let protocol = protocol(pool.tasks(), count, windows);
     let mut connection = pin!(protocol.serve_connection(io, service_fn(answer)));
     {
         // Drives the streams. Those that are left when this block ends are reset.

@@ -7,11 +7,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
+use crate::approvals::desk::Desk;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::quota::QuotaGuard;
 use crate::reach::dial::Egress;
 use crate::relay::http1::KeptUpstream;
+use crate::relay::tunnel::{Lent, Resumed};
 use crate::relay::upstream::Upstream;
 use crate::wire::io::tasks::ConnectionTasks;
 
@@ -62,12 +64,14 @@ impl UpstreamPool {
         &self.tasks
     }
 
-    /// Returns the number of streams that the pool can serve at the same time.
+    /// Returns the number of streams that the pool can serve at the same time, and beside them those
+    /// that wait for a person, if one is asked.
     #[must_use]
-    pub fn max_concurrent_streams(&self) -> u32 {
+    pub fn max_concurrent_streams(&self, is_asked: bool) -> u32 {
+        let held = if is_asked { Desk::HELD_OF_PROGRAM } else { 0 };
         match self.shared {
             Some(_) => Limits::STREAMS,
-            None => u32::try_from(Limits::POOLED_CONNECTIONS).unwrap_or(u32::MAX),
+            None => u32::try_from(Limits::POOLED_CONNECTIONS + held).unwrap_or(u32::MAX),
         }
     }
 
@@ -98,6 +102,7 @@ impl UpstreamPool {
                 quota: None,
                 slot: None,
                 pool: Arc::clone(self),
+                is_resting: false,
             });
         }
         // The semaphore is never closed.
@@ -118,6 +123,7 @@ impl UpstreamPool {
             quota,
             slot,
             pool: Arc::clone(self),
+            is_resting: false,
         })
     }
 
@@ -140,6 +146,8 @@ pub struct PooledConnection {
     quota: Option<QuotaGuard>,
     slot: Option<OwnedSemaphorePermit>,
     pool: Arc<UpstreamPool>,
+    /// True while another stream may use the connection.
+    is_resting: bool,
 }
 
 impl PooledConnection {
@@ -148,18 +156,50 @@ impl PooledConnection {
     pub fn is_exclusive(&self) -> bool {
         self.slot.is_some()
     }
+
+    /// Lets another stream use the connection, if this one has it alone.
+    fn give_back(&mut self) {
+        let Some(slot) = self.slot.take() else {
+            return;
+        };
+        let new = Upstream::new(self.pool.tasks.clone());
+        let upstream = std::mem::replace(&mut self.upstream, new);
+        self.pool.idle().push(KeptUpstream {
+            upstream,
+            quota: self.quota.take(),
+        });
+        drop(slot);
+    }
+}
+
+impl Lent for PooledConnection {
+    fn upstream(&mut self) -> &mut Upstream {
+        &mut self.upstream
+    }
+
+    fn is_shared(&self) -> bool {
+        self.upstream.is_shared()
+    }
+
+    fn rest(&mut self) {
+        self.is_resting = self.is_exclusive();
+        self.give_back();
+    }
+
+    fn resume<'f>(&'f mut self, egress: &'f Egress, program: &'f str) -> Resumed<'f> {
+        Box::pin(async move {
+            if std::mem::take(&mut self.is_resting) {
+                let pool = Arc::clone(&self.pool);
+                *self = pool.acquire(egress, program).await?;
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        if self.slot.is_some() {
-            let upstream =
-                std::mem::replace(&mut self.upstream, Upstream::new(self.pool.tasks.clone()));
-            self.pool.idle().push(KeptUpstream {
-                upstream,
-                quota: self.quota.take(),
-            });
-        }
+        self.give_back();
     }
 }
 
@@ -292,7 +332,7 @@ mod tests {
         assert!(!one.is_exclusive() && one.upstream.is_shared() && other.upstream.is_shared());
         drop((one, other));
         assert!(acquired(&pool, &services.egress).await.upstream.is_shared());
-        assert_eq!(pool.max_concurrent_streams(), Limits::STREAMS);
+        assert_eq!(pool.max_concurrent_streams(true), Limits::STREAMS);
     }
 
     #[tokio::test(start_paused = true)]

@@ -204,12 +204,7 @@ async fn exchange(
     let client = &stream.client;
     let services = &client.tunnel.services;
     let tasks = client.pool.tasks();
-    let program = record
-        .subject()
-        .caller
-        .as_ref()
-        .map_or("-", |caller| caller.program.executable.as_str())
-        .to_owned();
+    let program = record.program().to_owned();
     let bytes = head::bytes(request.uri(), request.headers());
     let acquired = match services.memory.head(&program, bytes) {
         Some(room) => client
@@ -238,9 +233,7 @@ async fn exchange(
         client: None,
         held: Some(held),
     };
-    let mut source = client
-        .tunnel
-        .source(&mut connection.upstream, Some(stream.id));
+    let mut source = client.tunnel.source(&mut connection, Some(stream.id));
     let exchanged =
         Box::pin(exchange.run(&mut source, Outbound::of_client(request, tasks), record)).await;
     if exchanged.is_err() {
