@@ -145,7 +145,8 @@ impl Asking {
         if !is_askable || written > Desk::TEXT_BYTES {
             return Err(refusal);
         }
-        let Some(request) = wished(&refusal, refused).await? else {
+        let wished = Box::pin(wished(&refusal, refused));
+        let Some(request) = wished.await? else {
             return Err(refusal);
         };
         let wish = Wish {

@@ -204,6 +204,22 @@ pub struct Outbound {
     body: Unsent,
 }
 
+/// A request that is judged before it is sent.
+struct UnsentRequest {
+    parts: Parts,
+    body: Unsent,
+    /// True if the last connection was closed before anything was sent.
+    is_retry: bool,
+}
+
+/// What became of a request.
+enum Sent {
+    /// It has a response.
+    Answered(Response<ResponseBody>),
+    /// It is refused, and a person may undo that.
+    Refused(Refusal, Box<UnsentRequest>),
+}
+
 /// What the search of a request leaves for later.
 #[derive(Default)]
 struct Read {
@@ -273,7 +289,7 @@ pub struct Exchange<'e> {
 
 impl Exchange<'_> {
     /// Authorizes `request`, sends it with its credentials through `source`, and returns the
-    /// response for the client.
+    /// response for the client. What a person may undo waits for an answer.
     ///
     /// # Errors
     /// Fails if the request is refused, or there is no response.
@@ -283,26 +299,59 @@ impl Exchange<'_> {
         request: Outbound,
         record: &mut Record,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let Outbound {
+        let Outbound { parts, body } = request;
+        let mut unsent = UnsentRequest {
+            parts,
+            body,
+            is_retry: false,
+        };
+        let mut asking = Asking::new(self.services);
+        loop {
+            // A request that waits keeps none of what sending it takes.
+            let sent = Box::pin(self.send(source, unsent, &mut asking, record)).await?;
+            let refusal = match sent {
+                Sent::Answered(response) => return Ok(response),
+                Sent::Refused(refusal, request) => {
+                    unsent = *request;
+                    refusal
+                }
+            };
+            let refused = self.refused(source, &unsent.parts, &unsent.body, record);
+            source.rest();
+            let (Some(refused), Some(own)) = (refused, source.own_lines()) else {
+                return Err(refusal.into());
+            };
+            let asked = asking.about_request(refusal, refused, own, self.client, record);
+            Box::pin(asked).await?;
+            source.resume(record).await?;
+        }
+    }
+
+    /// Authorizes the request `unsent`, sends it, and returns the response; or the request itself, if
+    /// it is refused and a person may be asked about that.
+    async fn send(
+        &self,
+        source: &mut impl UpstreamSource,
+        unsent: UnsentRequest,
+        asking: &mut Asking,
+        record: &mut Record,
+    ) -> Result<Sent, ExchangeError> {
+        let UnsentRequest {
             mut parts,
             body: mut unsent,
-        } = request;
+            mut is_retry,
+        } = unsent;
         let mut read = Read::default();
-        let mut is_retry = false;
-        let mut asking = Asking::new(self.services);
         loop {
             let prepared = source.prepare(&mut parts, &mut unsent, record, is_retry);
             let authorized = match prepared.await {
                 Err(ExchangeError::Refused(refusal)) if asking.may_ask(&refusal) => {
-                    let refused = self.refused(source, &parts, &unsent, record);
-                    source.rest();
-                    let (Some(refused), Some(own)) = (refused, source.own_lines()) else {
-                        return Err(refusal.into());
+                    let request = UnsentRequest {
+                        parts,
+                        body: unsent,
+                        is_retry,
                     };
-                    let asked = asking.about_request(refusal, refused, own, self.client, record);
-                    Box::pin(asked).await?;
-                    source.resume(record).await?;
-                    continue;
+                    return Ok(Sent::Refused(refusal, Box::new(request)));
                 }
                 prepared => prepared?,
             };
@@ -341,9 +390,10 @@ impl Exchange<'_> {
                     let response = self.answer(response, answer, &parts, is_shared, record)?;
                     return match (authorized.rpc, source.connection()) {
                         (Some(rpc), Some(connection)) => {
-                            Ok(self.read_answers(response, rpc, connection).await?)
+                            let answers = self.read_answers(response, rpc, connection);
+                            Ok(Sent::Answered(answers.await?))
                         }
-                        _ => Ok(response),
+                        _ => Ok(Sent::Answered(response)),
                     };
                 }
                 Err(error) => {

@@ -110,7 +110,8 @@ impl HttpTunnel {
             client: session.socket(),
             held: None,
         };
-        match Box::pin(exchange.run(&mut source, request, &mut record))
+        match exchange
+            .run(&mut source, request, &mut record)
             .instrument(span)
             .await
         {

@@ -110,8 +110,7 @@ impl HttpIngress<'_> {
             client: session.socket(),
             held: None,
         };
-        let exchanged = Box::pin(exchange.run(&mut source, request, record));
-        exchanged.await
+        exchange.run(&mut source, request, record).await
     }
 }
 

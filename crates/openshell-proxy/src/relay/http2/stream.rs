@@ -234,8 +234,8 @@ async fn exchange(
         held: Some(held),
     };
     let mut source = client.tunnel.source(&mut connection, Some(stream.id));
-    let exchanged =
-        Box::pin(exchange.run(&mut source, Outbound::of_client(request, tasks), record)).await;
+    let request = Outbound::of_client(request, tasks);
+    let exchanged = exchange.run(&mut source, request, record).await;
     if exchanged.is_err() {
         if matches!(exchanged, Err(ExchangeError::NotSent))
             && !connection.upstream.is_open_to(&client.tunnel.origin)
