@@ -22,6 +22,7 @@ use crate::approvals::wish::Wish;
 use crate::decide::own_lines::OwnLines;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
+use crate::ground::sequence::Sequence;
 use crate::ground::target::Target;
 use crate::reach::authorize::asker::Asker;
 
@@ -62,6 +63,8 @@ pub struct Desk {
     pub(super) is_suspended: AtomicBool,
     /// The turn to build a question.
     building: Arc<Semaphore>,
+    /// Builds the questions.
+    builder: Sequence,
 }
 
 /// An answer whose effect is still to be told.
@@ -149,6 +152,7 @@ impl Desk {
             answering: watch::Sender::default(),
             is_suspended: AtomicBool::new(false),
             building: Arc::new(Semaphore::new(1)),
+            builder: Sequence::default(),
         })
     }
 
@@ -300,14 +304,13 @@ impl Desk {
         })
     }
 
-    /// Builds the question about `wish` of `asker` under the policy of `snapshot`, on a blocking thread
-    /// and one at a time.
+    /// Builds the question about `wish` of `asker` under the policy of `snapshot`, one at a time.
     async fn build(self: &Arc<Self>, asker: Asker, wish: Wish, snapshot: Arc<Snapshot>) -> Built {
         let Ok(turn) = Arc::clone(&self.building).acquire_owned().await else {
             return Built::None;
         };
         let desk = Arc::clone(self);
-        let building = tokio::task::spawn_blocking(move || {
+        let build = move || {
             let _turn = turn;
             let caller = asker.examined();
             let wish = Wish { caller, ..wish };
@@ -321,8 +324,12 @@ impl Desk {
                 Some(shown) => Built::Question(Box::new(shown)),
                 None => Built::None,
             }
-        });
-        building.await.unwrap_or(Built::None)
+        };
+        let built = self.builder.perform(build).await;
+        built.unwrap_or_else(|error| {
+            tracing::error!("a question could not be built: {error}");
+            Built::None
+        })
     }
 
     /// Puts the request with this `number`, for `target`, under the question that shows the same, or

@@ -3,6 +3,7 @@
 pub mod limits;
 pub mod peer;
 pub mod quota;
+pub(crate) mod sequence;
 pub mod shares;
 pub(crate) mod socket;
 pub mod target;
