@@ -63,15 +63,11 @@ impl Desk {
     /// # Errors
     /// Nobody can be asked, and says why.
     pub fn propose(&self, proposal: &Arc<Proposal>) -> Result<PolicyName, String> {
-        self.ask_about(Arc::clone(proposal))
-    }
-
-    fn ask_about(&self, proposal: Arc<Proposal>) -> Result<PolicyName, String> {
         let path = &proposal.caller.program.executable;
         let program = self.counted_as(path);
         let snapshot = self.policy.load();
         let is_taken = |name: &PolicyName| self.state.lock().is_proposed(name);
-        let Some(line) = examined(&proposal, &snapshot, is_taken)? else {
+        let Some(line) = examined(proposal, &snapshot, is_taken)? else {
             proposal.approve(snapshot.generation());
             return Ok(proposal.name.clone());
         };
@@ -92,7 +88,7 @@ impl Desk {
         proposal.details.lock().rule_name = Some(name.as_str().to_owned());
         let is_writable = |path: &str| (self.is_writable)(Path::new(path));
         let marks = proposal.marks(snapshot.policy(), is_writable);
-        let shown = Shown::of_proposal(proposal, line, marks);
+        let shown = Shown::of_proposal(Arc::clone(proposal), line, marks);
         let shown = shown.ok_or("it is too long to be shown")?;
         let id = QuestionId::new().map_err(|error| error.to_string())?;
         let mut state = self.state.lock();
@@ -105,7 +101,7 @@ impl Desk {
 
     /// Asks about `proposal` again, because the policy has changed.
     pub(super) fn ask_again(&self, proposal: &Arc<Proposal>) {
-        if let Err(why) = self.ask_about(Arc::clone(proposal)) {
+        if let Err(why) = self.propose(proposal) {
             proposal.reject(&format!("the policy has changed: {why}"));
         }
     }

@@ -96,8 +96,9 @@ fn is_rule(rule: &str) -> bool {
     false
 }
 
-/// Returns the first of `known` that `host` looks like, although it is on another site: it is equal
-/// after characters that look alike, one edit away, or begins with it.
+/// Returns the first of `known` that `host` looks like: it is equal after characters that look alike,
+/// or on another site, where it is one edit away or begins with it. Neighbours on one site often differ
+/// in one character.
 pub(super) fn looks_like<'k>(
     host: &Host,
     known: impl IntoIterator<Item = &'k str>,
@@ -111,7 +112,7 @@ pub(super) fn looks_like<'k>(
         };
         let known_site = site(&known_host);
         if known_site == own_site {
-            return false;
+            return name != *known && skeleton(name) == skeleton(known);
         }
         name.starts_with(known) || is_alike(name, known) || is_alike(&own_site, &known_site)
     })
@@ -208,6 +209,8 @@ mod tests {
         for (host, like) in [
             ("api.github.com", None),
             ("other.github.com", None),
+            ("api2.github.com", None),
+            ("apl.github.com", Some("api.github.com")),
             ("example.org", None),
             ("api.github.com.evil.test", Some("api.github.com")),
             ("api.githvb.com", Some("api.github.com")),

@@ -244,19 +244,19 @@ impl State {
 
     /// Removes the questions that nothing has waited under for long, and the oldest beyond a bound.
     pub(super) fn forget_old(&mut self) {
-        let is_listed =
-            |entry: &Entry| entry.stage == Stage::Held || entry.since.elapsed() < LISTED;
-        self.questions.retain(|_, entry| is_listed(entry));
         let mut idle: Vec<_> = self
             .questions
             .iter()
             .filter(|(_, entry)| entry.stage != Stage::Held)
-            .map(|(id, entry)| (entry.since, id.clone()))
+            .map(|(id, entry)| (entry.since, id.clone(), entry.stage.as_str()))
             .collect();
         idle.sort_unstable();
         let excess = idle.len().saturating_sub(IDLE);
-        for (_, id) in idle.iter().take(excess) {
-            self.questions.remove(id);
+        for (index, (since, id, stage)) in idle.iter().enumerate() {
+            if index < excess || since.elapsed() >= LISTED {
+                self.questions.remove(id);
+                self.note_finished(id, stage);
+            }
         }
     }
 

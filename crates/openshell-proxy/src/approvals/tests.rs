@@ -498,6 +498,21 @@ async fn nothing_waits_long_while_nobody_looks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_became_of_a_question_that_is_listed_no_more_is_known() {
+    let (desk, _) = desk(RULES);
+    let outcome = ask(&desk, request("api.test:443", Method::POST, "/v1")).await;
+    assert!(matches!(
+        outcome.unwrap(),
+        Outcome::Refused(Some(Asked::Expired))
+    ));
+    let id = desk.list()[0].id.to_string();
+    assert!(desk.finished().is_empty());
+    tokio::time::advance(Duration::from_secs(601)).await;
+    assert!(desk.list().is_empty());
+    assert_eq!(desk.finished(), [(id, "expired")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_time_of_a_request_counts_from_the_moment_when_somebody_looks() {
     let (desk, _) = desk(RULES);
     let begin = tokio::time::Instant::now();

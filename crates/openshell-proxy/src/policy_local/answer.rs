@@ -4,6 +4,7 @@ use bytes::Bytes;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::JoinError;
 
 use crate::policy_local::{SKILL, WRONG_SCHEME};
 
@@ -16,6 +17,13 @@ pub(super) fn error(status: StatusCode, code: &str, detail: impl Into<String>) -
 
 pub(super) fn bad(detail: impl Into<String>) -> Answer {
     error(StatusCode::BAD_REQUEST, "bad_request", detail)
+}
+
+/// Returns the answer to a request whose work `failed`, which the log has.
+pub(super) fn broken(failed: &JoinError) -> Answer {
+    tracing::error!("policy.local: {failed}");
+    let detail = "it could not be answered; the log of the sandbox says why";
+    error(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail)
 }
 
 /// Returns the answer to a request that does not come by HTTP at port 80.

@@ -20,7 +20,7 @@ use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
 use crate::denial::guidance::Guidance;
 use crate::ground::target::Origin;
-use crate::policy_local::answer::{Answer, bad, error, response, skill};
+use crate::policy_local::answer::{Answer, bad, broken, error, response, skill};
 use crate::policy_local::denials::{REMEMBERED, RecentDenials};
 use crate::policy_local::draft::{self, Fault};
 use crate::policy_local::explain::explain;
@@ -290,7 +290,7 @@ impl PolicyLocal {
             let caller = asker.examined();
             explain(&snapshot, &caller, &url, &method)
         });
-        let explained = explaining.await.map_err(|error| bad(error.to_string()))?;
+        let explained = explaining.await.map_err(|failed| broken(&failed))?;
         Ok((StatusCode::OK, explained.map_err(bad)?))
     }
 
@@ -308,7 +308,7 @@ impl PolicyLocal {
             host.submit(body, asker).await
         });
         let submitted = proposing.await;
-        submitted.unwrap_or_else(|error| Err(bad(error.to_string())))
+        submitted.unwrap_or_else(|failed| Err(broken(&failed)))
     }
 
     async fn submit(&self, body: Bytes, asker: Asker) -> Result<Answer, Answer> {
@@ -327,7 +327,7 @@ impl PolicyLocal {
             let caller = asker.examined();
             draft::read(&body, &caller, &denials)
         });
-        let proposals = reading.await.map_err(|error| bad(error.to_string()))?;
+        let proposals = reading.await.map_err(|failed| broken(&failed))?;
         let proposals = proposals.map_err(|Fault { place, problem }| {
             (
                 StatusCode::BAD_REQUEST,

@@ -17,6 +17,11 @@ use crate::subcommands::exec::places;
 /// The exit code for what is gone or asked anew.
 const GONE: u8 = 3;
 
+/// How questions are answered.
+const ANSWERS: &str = "answer: openshell-sandbox approvals decide ID once (what is shown, this time), run \
+                       (the line, until the sandbox ends), save, deny or deny_run; no answer in time \
+                       refuses it";
+
 /// The listings that wait to be printed. Then the sandboxes wait.
 const LISTINGS: usize = 64;
 
@@ -184,6 +189,9 @@ fn print_listing(sandbox: &str, listing: &Listing) {
         for line in question.text.lines() {
             print_line(&format!("  {line}"));
         }
+    }
+    if !listing.questions.is_empty() {
+        print_line(ANSWERS);
     }
     for grant in &listing.grants {
         let until = match &grant.kept_in {
