@@ -129,16 +129,21 @@ pub fn find(
     })
 }
 
-/// Returns the paths that options may name, also behind a letter or a scheme. A program starts in `/`.
+/// Returns the paths that options may name, also behind a letter or a scheme, and with what else could
+/// separate words in them. A program starts in `/`.
 fn named(options: &OsStr) -> impl Iterator<Item = PathBuf> {
     let options = options.as_bytes();
-    let words = options.split(|byte| byte.is_ascii_whitespace() || b"\"'=:,".contains(byte));
-    words.flat_map(|word| {
-        let root = Path::new("/");
-        let slashes = word.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let behind = slashes.map(|(at, _)| &word[at..]);
-        let paths = behind.chain([word]);
-        paths.map(|path| root.join(OsStr::from_bytes(path)))
+    let separates = |byte: &u8| byte.is_ascii_whitespace() || b"\"'=:,".contains(byte);
+    let is_begin = move |at: usize| {
+        let is_first = at == 0 || options.get(at - 1).is_some_and(separates);
+        is_first || options.get(at) == Some(&b'/')
+    };
+    let is_end = move |at: usize| options.get(at).is_none_or(separates);
+    let begins = (0..options.len()).filter(move |at| is_begin(*at));
+    begins.flat_map(move |begin| {
+        let ends = (begin + 1..=options.len()).filter(move |at| is_end(*at));
+        let paths = ends.filter_map(move |end| options.get(begin..end));
+        paths.map(|path| Path::new("/").join(OsStr::from_bytes(path)))
     })
 }
 
@@ -218,7 +223,7 @@ mod tests {
     #[test]
     fn options_that_name_what_the_workload_can_write_are_left_out() {
         let folder = tempfile::tempdir().unwrap();
-        let [theirs, ours] = ["theirs", "ours"].map(|name| folder.path().join(name));
+        let [theirs, ours] = ["their, own=place", "ours"].map(|name| folder.path().join(name));
         program(&ours.join("notify"));
         program(&theirs.join("hook.js"));
         symlink(theirs.join("hook.js"), ours.join("link.js")).unwrap();
